@@ -1,0 +1,181 @@
+"""What one decision of each shipped policy costs, on a small and on a large fleet; prints JSON.
+
+The fleet cycles through every arm of a shipped profile. Each backend starts with a dozen requests of several text types
+and two TBT classes; then a request is decided and the oldest one ends, over and over, so that views and acceptance
+estimates change between decisions as they do in a router. Only `decide` is timed, each call by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
+
+from selector import __version__
+from selector.core.controller import Controller
+from selector.core.policy import Policy
+from selector.core.types import TEXT_TYPES, Decision, Finish, FleetView, Outcome, RequestView
+from selector.files.fleet import Backend, Fleet, LoadedFleet
+from selector.files.policy import load_policy_file
+from selector.files.profile import load_profile
+from selector.files.shipped import policy_names
+
+ARGUMENTS = {"pack": "pack:none"}
+"""Policies that a fleet of several arms cannot use by their bare name."""
+
+TEXT_MIX = ("code", "math", "conversation", "multilingual")
+TBT_TARGETS_MS = (None, 40.0)
+REQUESTS_PER_BACKEND = 12
+DECISIONS_PER_S = 50.0
+
+
+@dataclass(slots=True)
+class Timed:
+    """A policy that notes how long each decision took."""
+
+    policy: Policy
+    taken_ns: list[int] = field(default_factory=list)
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """The policy's decision."""
+        start_ns = time.perf_counter_ns()
+        decision = self.policy.decide(request, fleet)
+        self.taken_ns.append(time.perf_counter_ns() - start_ns)
+        return decision
+
+    def observe(self, outcome: Outcome) -> None:
+        """Passes it on."""
+        self.policy.observe(outcome)
+
+
+def make_fleet(profile_name: str, backends: int) -> LoadedFleet:
+    """A fleet of that many backends, each with a GPU of its own, cycling through the profile's arms."""
+    profile = load_profile(profile_name)
+    arms = tuple(profile.arms)
+    return LoadedFleet(
+        Fleet(
+            version=1,
+            target=profile.target.name,
+            backends=tuple(
+                Backend(name=f"b{i}", arm=arms[i % len(arms)], gpus=(f"gpu{i}",), profile=profile_name)
+                for i in range(backends)
+            ),
+        ),
+        "decision_cost",
+        {profile_name: profile},
+    )
+
+
+def make_request(number: int, draw: Random, now_s: float) -> RequestView:
+    """A request as the router builds it: with the probabilities that a classifier gives."""
+    text_type = draw.choice(TEXT_MIX)
+    sure = draw.uniform(0.6, 0.95)
+    rest = (1.0 - sure) / (len(TEXT_TYPES) - 1)
+    return RequestView(
+        request_id=str(number),
+        arrival_s=now_s,
+        prompt_tokens=draw.randint(50, 1_500),
+        expected_output_tokens=draw.uniform(100.0, 400.0),
+        text_type=text_type,
+        text_probabilities=tuple(sure if name == text_type else rest for name in TEXT_TYPES),
+        tbt_target_ms=draw.choice(TBT_TARGETS_MS),
+    )
+
+
+def outcome_of(request: RequestView, backend: str, arm: str, draw: Random, now_s: float) -> Outcome:
+    """A plain end of a request after 100 verify passes."""
+    return Outcome(
+        request_id=request.request_id,
+        backend=backend,
+        arm=arm,
+        text_type=request.text_type,
+        finish=Finish.DONE,
+        prompt_tokens=request.prompt_tokens,
+        accepted_tokens=200,
+        dispatched_s=request.arrival_s,
+        finished_s=now_s,
+        verify_passes=100,
+        accepted_drafts=draw.randint(0, 100),
+    )
+
+
+def measure(policy: str, fleet: LoadedFleet, decisions: int) -> dict[str, object]:
+    """Percentiles of `decisions` decisions after a tenth as many to warm up."""
+    context = fleet.policy_context()
+    timed = Timed(load_policy_file(ARGUMENTS.get(policy, policy)).make({}, context))
+    controller = Controller(context, timed)
+    draw, number, now_s = Random(0), 0, 0.0
+    running: deque[tuple[RequestView, str]] = deque()
+    for spec in context.backends:
+        for _ in range(REQUESTS_PER_BACKEND):
+            request = make_request(number, draw, now_s)
+            controller.tracker.dispatched(request, spec.name, now_s)
+            running.append((request, spec.name))
+            number += 1
+    warm_up = decisions // 10
+    for _ in range(warm_up + decisions):
+        now_s += 1.0 / DECISIONS_PER_S
+        request = make_request(number, draw, now_s)
+        number += 1
+        decision = controller.decide(request, now_s)
+        if decision.backend is not None:
+            running.append((request, decision.backend))
+        ended, backend = running.popleft()
+        controller.end(outcome_of(ended, backend, context.spec(backend).arm, draw, now_s), now_s)
+    taken_us = sorted(ns / 1e3 for ns in timed.taken_ns[warm_up:])
+    return {
+        "policy": policy,
+        "backends": len(context.backends),
+        "arms": len(context.by_arm()),
+        "decisions": decisions,
+        "p50_us": round(taken_us[len(taken_us) // 2], 1),
+        "p99_us": round(taken_us[int(0.99 * len(taken_us))], 1),
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--profile", default="h200__qwen3-8b")
+    parser.add_argument("--backends", type=int, nargs="+", default=[8, 512])
+    parser.add_argument("--policies", nargs="+", default=list(policy_names()))
+    parser.add_argument("--decisions", type=int, default=2_000)
+    options = parser.parse_args()
+    rows = [
+        measure(policy, make_fleet(options.profile, backends), options.decisions)
+        for backends in options.backends
+        for policy in options.policies
+    ]
+    report = {
+        "benchmark": "decision_cost",
+        "profile": options.profile,
+        "host": {"cpu": cpu_model(), "cpus": os.cpu_count(), "load_1m": os.getloadavg()[0]},
+        "versions": {
+            "drafter-selector": __version__,
+            "python": platform.python_version(),
+            "numpy": version("numpy"),
+            "system": platform.platform(),
+        },
+        "rows": rows,
+    }
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

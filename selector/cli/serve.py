@@ -1,0 +1,112 @@
+"""`serve`: the router in front of SGLang servers."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
+from selector.files.policy import load_policy_file
+from selector.router.running import RunningRouter
+
+NAME = "serve"
+
+_EPILOG = """\
+examples:
+  serve a fleet, with the policy of its file:
+    drafter-selector serve --config fleet.toml
+  one fixed arm, every decision logged for `simulate --trace decisions.jsonl`:
+    drafter-selector serve --config fleet.toml --policy static:none --decision-log decisions.jsonl
+
+Clients use it as they use SGLang. They may say how fast they want to read:
+  x-tbt-target-ms: 25          milliseconds per token (x-slo-tpot-ms is understood too)
+  x-slo-class: chat            a class of the fleet file, for its target
+Every answer says where it came from: x-drafter-selector-arm, -backend and -reason.
+Look at /router/state, /router/decisions and /metrics. SIGTERM or Ctrl-C ends it once running requests are over; a second
+one ends it at once.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        NAME,
+        help="the router in front of SGLang servers",
+        description="Serves the OpenAI routes and /generate, each request on the backend that the policy chooses.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", required=True, type=Path, metavar="F", help="the fleet file (TOML)")
+    parser.add_argument("--policy", metavar="P", help="a policy by name or path, instead of the fleet file's")
+    parser.add_argument("--host", metavar="H", help="where to listen; default: the fleet file's, 127.0.0.1")
+    parser.add_argument("--port", type=_port, metavar="N", help="default: the fleet file's, 30800; 0 is any free one")
+    parser.add_argument("--decision-log", type=Path, metavar="PATH", help="JSONL file of decisions and outcomes")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of policies that draw at random")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command until it is told to end."""
+    loaded = load_fleet_with_profiles(args.config)
+    router = router_of(loaded, args)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(router))
+
+
+def router_of(loaded: LoadedFleet, args: argparse.Namespace) -> RunningRouter:
+    """The router that the options ask for, not started. Raises `PolicyError`."""
+    chosen = loaded.fleet.policy
+    return RunningRouter(
+        loaded,
+        load_policy_file(args.policy or chosen.name),
+        load_policy_file(chosen.fallback),
+        params=chosen.params if args.policy in (None, chosen.name) else {},
+        host=args.host,
+        port=args.port,
+        decision_log=args.decision_log,
+        seed=args.seed,
+    )
+
+
+async def _serve(router: RunningRouter) -> int:
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    serving = asyncio.current_task()
+    assert serving is not None
+
+    def end() -> None:
+        if told.is_set():
+            serving.cancel()  # asked twice: do not wait for running requests
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    async with router:
+        print(_ready_line(router), flush=True)
+        await told.wait()
+        if not await router.drain():
+            print("serve: requests still running were cut off at the drain timeout", file=sys.stderr)
+    return 0
+
+
+def _ready_line(router: RunningRouter) -> str:
+    state = router.state
+    backends = ", ".join(
+        f"{name} ({watched.upstream.arm}): {watched.health.state}"
+        + (f", {watched.health.reason}" if watched.health.reason else "")
+        for name, watched in state.watch.backends.items()
+    )
+    policy = f"{state.policy.label} sha256={state.policy.sha256[:12]}"
+    return f"ready url={router.url} target={state.target} policy={policy} backends: {backends}"
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65_535:
+        raise argparse.ArgumentTypeError(f"{value} is no port")
+    return value

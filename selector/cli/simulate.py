@@ -1,0 +1,213 @@
+"""`simulate`: run policies on a recorded trace over a fleet file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from selector.errors import FleetError, UsageError
+from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
+from selector.files.policy import load_policy_file
+from selector.files.profile import Acceptance
+from selector.files.trace import Trace, default_text_mix, load_trace, parse_text_mix, scaled, with_text_types
+from selector.simulator.engine import SimulatedRequest, Simulation
+from selector.simulator.report import PolicyResult, summarise
+
+NAME = "simulate"
+
+_EPILOG = """\
+examples:
+  one fixed arm against the policy that minimises energy, target 25 ms, half code and half Romansh:
+    drafter-selector simulate --trace AzureLLMInferenceTrace_conv.csv --fleet fleet.toml \\
+        --policy static:none --policy min_energy --tbt-target-ms 25 --text-mix code=0.5,romansh=0.5
+
+  what another policy would have done with yesterday's traffic:
+    drafter-selector simulate --trace decisions.jsonl --fleet fleet.toml --policy ./my_policy.py --json
+
+Energy is all board energy of the fleet, idle included. A trace of token counts holds no text: the text mix is an
+assumption, printed with the result.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        NAME,
+        help="run policies on a recorded trace",
+        description="Runs one or more policies on a recorded trace over the fleet of a fleet file, and compares them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--trace", required=True, type=Path, help="Azure LLM trace (CSV) or a decision log (JSONL)")
+    parser.add_argument("--fleet", required=True, type=Path, help="the TOML file that `serve --config` takes")
+    parser.add_argument(
+        "--policy",
+        action="append",
+        metavar="P",
+        help="a shipped policy (min_energy, static:ARM …) or a path; repeat to compare; default: the fleet file's",
+    )
+    parser.add_argument("--tbt-target-ms", type=_positive, metavar="X", help="one target for every request")
+    parser.add_argument("--text-mix", metavar="MIX", help="code=0.5,romansh=0.5; default: the trace's own kind")
+    parser.add_argument("--rate-scale", type=_positive, default=1.0, metavar="R", help="arrivals R times as fast")
+    parser.add_argument("--limit", type=_count, metavar="N", help="only the first N requests")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of text types and accept lengths")
+    parser.add_argument("--strict", action="store_true", help="refuse a trace with bad rows instead of skipping them")
+    parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command."""
+    loaded = load_fleet_with_profiles(args.fleet)
+    trace = load_trace(args.trace, strict=args.strict)
+    mix = parse_text_mix(args.text_mix) if args.text_mix else default_text_mix(trace)
+    typed = with_text_types(trace, mix, args.seed)
+    requests = prepare(typed, loaded, tbt_target_ms=args.tbt_target_ms, rate_scale=args.rate_scale, limit=args.limit)
+    names: list[str] = args.policy or [loaded.fleet.policy.name]
+    notes = Console(stderr=True, quiet=args.json)
+    for row in trace.bad_rows[:5]:
+        notes.print(f"skipped {args.trace}: line {row.line}: {row.problem}")
+    if len(trace.bad_rows) > 5:
+        notes.print(f"skipped {len(trace.bad_rows) - 5} more bad rows")
+    results = []
+    with Progress(console=notes, transient=True, disable=args.json or not sys.stderr.isatty()) as progress:
+        task = progress.add_task("simulating", total=len(names))
+        for name in names:
+            results.append(simulate_policy(loaded, requests, name, seed=args.seed))
+            progress.advance(task)
+    if args.json:
+        document = {
+            "results": [result.model_dump() for result in results],
+            "oracle_j_per_accepted_token": None,
+            "trace": {
+                "name": trace.name,
+                "kind": trace.kind,
+                "requests": len(requests),
+                "bad_rows": len(trace.bad_rows),
+                "rate_scale": args.rate_scale,
+                "text_mix": mix if any(r.text_type is None for r in trace.requests) else None,
+            },
+            "seed": args.seed,
+        }
+        print(json.dumps(document))
+    else:
+        _print(results, trace, mix, Console())
+    return 0
+
+
+def prepare(
+    trace: Trace, loaded: LoadedFleet, *, tbt_target_ms: float | None, rate_scale: float = 1.0, limit: int | None = None
+) -> list[SimulatedRequest]:
+    """The requests of a trace whose text types are known, with class and target. Raises `FleetError` for a class."""
+    slo = loaded.fleet.slo
+    prepared = []
+    for request in scaled(trace.requests[:limit], rate_scale):
+        slo_class = request.slo_class or slo.default_class
+        if tbt_target_ms is not None:
+            target: float | None = tbt_target_ms
+        else:
+            try:
+                target = slo.tbt_target_ms(slo_class)
+            except KeyError:
+                raise FleetError(
+                    f"{loaded.where}: slo.classes",
+                    f"has no class {slo_class!r}, which the trace names",
+                    "add the class, or give --tbt-target-ms",
+                ) from None
+        if request.text_type is None:
+            raise UsageError("trace", "has requests without a text type", "give --text-mix")
+        prepared.append(
+            SimulatedRequest(trace=request, text_type=request.text_type, slo_class=slo_class, tbt_target_ms=target)
+        )
+    return prepared
+
+
+def simulate_policy(
+    loaded: LoadedFleet, requests: Sequence[SimulatedRequest], name: str, *, seed: int = 0
+) -> PolicyResult:
+    """One policy, by name or path, on prepared requests. Raises `PolicyError`."""
+    policy_file = load_policy_file(name)
+    context = loaded.policy_context(seed)
+    params = loaded.fleet.policy.params if name == loaded.fleet.policy.name else {}
+    simulation = Simulation(
+        context,
+        policy_file.make(params, context),
+        true_acceptance(loaded),
+        seed=seed,
+        poll_interval_s=loaded.fleet.router.poll_interval_s,
+    )
+    started = time.perf_counter()
+    finished = simulation.run(requests)
+    wall_s = time.perf_counter() - started
+    return summarise(finished, policy=name, policy_sha256=policy_file.sha256, wall_s=wall_s)
+
+
+def true_acceptance(loaded: LoadedFleet) -> dict[tuple[str, str], Acceptance]:
+    """What the simulated servers accept, per (backend, text type): the profile's acceptance taken as the truth."""
+    return {
+        (backend.name, text_type): acceptance
+        for backend in loaded.fleet.backends
+        for text_type, acceptance in loaded.profiles[backend.profile].arm(backend.arm).acceptance.items()
+    }
+
+
+def _print(results: Sequence[PolicyResult], trace: Trace, mix: dict[str, float], console: Console) -> None:
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in mix.items())
+    assumed = any(request.text_type is None for request in trace.requests)
+    console.print(f"trace {trace.name}: " + (f"text {shares} (assumed)" if assumed else "its own text types"))
+    table = Table(title="joules per accepted token, idle included; decode only beside it")
+    columns = ("policy", "J/token", "decode", "attained", "TBT p50", "p99 ms", "TTFT p50", "p99 ms", "W", "done")
+    for column in (*columns, "arms"):
+        table.add_column(column, justify="left" if column in ("policy", "arms") else "right")
+    best = min((r.j_per_accepted_token for r in results if r.j_per_accepted_token is not None), default=None)
+    for result in results:
+        total = sum(result.decisions_by_arm.values()) or 1
+        arms = " ".join(f"{arm} {count / total:.0%}" for arm, count in result.decisions_by_arm.items() if count)
+        lowest = result.j_per_accepted_token == best and len(results) > 1
+        table.add_row(
+            result.policy,
+            _number(result.j_per_accepted_token, 4) + (" ◀" if lowest else ""),
+            _number(result.decode_j_per_accepted_token, 4),
+            "-" if result.tbt_attainment is None else f"{result.tbt_attainment:.1%}",
+            _number(result.tbt_p50_ms, 2),
+            _number(result.tbt_p99_ms, 2),
+            _number(result.ttft_p50_ms, 0),
+            _number(result.ttft_p99_ms, 0),
+            _number(result.mean_power_w, 0),
+            str(result.requests),
+            arms,
+        )
+    console.print(table)
+    worst = max(result.extrapolated_energy_frac for result in results)
+    if worst > 0.05:
+        console.print(f"note: up to {worst:.0%} of decode energy lies outside the profile's measured cells")
+    for result in results:
+        if result.requests_rejected or result.requests_dropped:
+            lost = f"{result.requests_rejected} rejected, {result.requests_dropped} over every backend's context"
+            console.print(f"note: {result.policy}: {lost}")
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value

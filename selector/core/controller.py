@@ -1,0 +1,86 @@
+"""The one sequence that the router, the simulator and a log replay run around a policy.
+
+    decide(request)  policy.decide on the tracker's view, checked; the request counts as in flight
+    retract(id)      the backend failed before the first byte: the request is in flight no more and may be decided again
+    end(outcome)     the request ended: the tracker, the acceptance and output-length models and the policy learn it
+
+That all three share it is what makes a simulated decision the router's decision.
+"""
+
+from __future__ import annotations
+
+from selector.core.eligibility import eligible
+from selector.core.policy import Policy, PolicyContext
+from selector.core.tracker import FleetTracker, OutputLengthModel
+from selector.core.types import Decision, Finish, Outcome, RequestView
+from selector.errors import PolicyError
+
+
+class Controller:
+    """Runs a policy over a fleet. Not thread-safe: one event loop or one simulation owns it."""
+
+    def __init__(self, context: PolicyContext, policy: Policy, *, fallback: Policy | None = None) -> None:
+        """With a `fallback`, a policy that raises or breaks its contract is counted and the fallback decides.
+
+        Without one (the simulator), the error is raised.
+        """
+        self.context = context
+        self.tracker = FleetTracker(context.backends)
+        self.lengths = OutputLengthModel()
+        self.policy_failures = 0
+        self.last_policy_failure: str | None = None
+        self._policy = policy
+        self._fallback = fallback
+        self._names = frozenset(spec.name for spec in context.backends)
+
+    def expected_output_tokens(self, text_type: str, max_output_tokens: int | None) -> float:
+        """For building a `RequestView`."""
+        return self.lengths.expected(text_type, max_output_tokens)
+
+    def decide(self, request: RequestView, now_s: float) -> Decision:
+        """Decides, and counts the request as in flight on the chosen backend (unless it is refused)."""
+        fleet = self.tracker.view(now_s)
+        try:
+            decision = self._policy.decide(request, fleet)
+            self._check(decision)
+        except Exception as error:  # a policy is foreign code: whatever it raises must not fail a request
+            if self._fallback is None:
+                raise
+            self.policy_failures += 1
+            self.last_policy_failure = f"{type(error).__name__}: {error}"
+            decision = self._fallback.decide(request, fleet)
+        if decision.backend is not None:
+            self.tracker.dispatched(request, decision.backend, now_s)
+        return decision
+
+    def _check(self, decision: Decision) -> None:
+        if decision.backend is not None and decision.backend not in self._names:
+            problem = f"decided on backend {decision.backend!r}, which is not in the fleet"
+            raise PolicyError("policy", problem, "return the name of a backend in the view, or None to refuse")
+
+    def can_serve_now(self, request: RequestView, now_s: float) -> bool:
+        """Whether any available backend can serve the request."""
+        return bool(eligible(request, self.tracker.view(now_s), self.context))
+
+    def retract(self, request_id: str, now_s: float) -> bool:
+        """Takes back a dispatch that produced nothing; False if the request is not in flight."""
+        return self.tracker.finished(request_id, now_s)
+
+    def end(self, outcome: Outcome, now_s: float) -> bool:
+        """A request ended. Returns False, and learns nothing, if it had ended before."""
+        if not self.tracker.finished(outcome.request_id, now_s):
+            return False
+        if outcome.verify_passes is not None and outcome.accepted_drafts is not None:
+            self.context.acceptance.observe(
+                outcome.arm, outcome.text_type, outcome.verify_passes, outcome.accepted_drafts
+            )
+        if outcome.finish is Finish.DONE:
+            self.lengths.observe(outcome.text_type, outcome.accepted_tokens)
+        try:
+            self._policy.observe(outcome)
+        except Exception as error:
+            if self._fallback is None:
+                raise
+            self.policy_failures += 1
+            self.last_policy_failure = f"{type(error).__name__}: {error}"
+        return True

@@ -1,0 +1,53 @@
+"""The least loaded backend, of given arms first: what the policies that predict nothing share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from selector.core.eligibility import eligible
+from selector.core.policy import PolicyContext
+from selector.core.types import BackendView, Decision, FleetView, RequestView
+from selector.errors import PolicyError
+
+REFUSAL = Decision(backend=None, reason="no available backend can serve it")
+"""What every policy decides when there is nothing to choose from."""
+
+
+def least_loaded_on(
+    arms: Sequence[str], request: RequestView, fleet: FleetView, context: PolicyContext, *, why: str = ""
+) -> Decision:
+    """The eligible backend with the fewest requests on the first of `arms` that has one, else on any arm.
+
+    The first in the fleet's order wins among equals. The reason says `why` (words for choosing the first arm) unless
+    that arm cannot serve the request now, which it says instead.
+    """
+    able = [view for view, _ in eligible(request, fleet, context)]
+    if not able:
+        return REFUSAL
+    for arm in arms:
+        of_arm = [view for view in able if view.arm == arm]
+        if of_arm:
+            return _fewest_requests(of_arm, f"{why}least loaded of {arm}")
+        why = f"no backend of {arms[0]} can serve it, "
+    return _fewest_requests(able, f"{why}least loaded")
+
+
+def _fewest_requests(views: Sequence[BackendView], words: str) -> Decision:
+    best = views[0]
+    for view in views:
+        if view.batch < best.batch:
+            best = view
+    return Decision(backend=best.name, reason=f"{words}: {requests_in_words(best.batch)}")
+
+
+def requests_in_words(count: int) -> str:
+    """`1 request`, `3 requests`: for reasons."""
+    return "1 request" if count == 1 else f"{count} requests"
+
+
+def require_arm(arm: str, where: str, context: PolicyContext) -> str:
+    """`arm`, if a backend of the fleet runs it. Raises `PolicyError` at `where` with the arms there are."""
+    arms = context.by_arm()
+    if arm not in arms:
+        raise PolicyError(where, f"is {arm!r}, which no backend runs", f"choose one of {', '.join(arms)}")
+    return arm

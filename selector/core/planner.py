@@ -1,0 +1,321 @@
+"""Which arms should serve which requests, and how full their backends should be, at least total power.
+
+Energy jumps at a backend's first request (the weights are read for it alone) and then grows almost linearly, so judging
+one request at a time finds no good operating point: the marginal request is always cheapest on the arm that is already
+busy, whatever it costs there at the load to come. The plan therefore looks at rates. For demands g (text type, target)
+with r_g tokens/s, prompt p_g and answer o_g, an arm's pool of equal backends holding rates r_g has
+
+    ā  = Σ r_g / Σ (r_g / a_g)                       tokens per request and step (requests are there as r_g / a_g)
+    x(b) = b ā / T(b, c)                             tokens/s while decoding;  c: mean of p_g + o_g / 2
+    r(b) = x / (1 + x φ),  ρ = r φ                   with φ seconds of prefill per token that stop decoding
+    power above idle = (1 − ρ) A(b) / T(b)           A as in `cost`; prefill energy, the same on every arm, is left out
+
+b* is the largest batch at which every target is met at the quantile, T(b*) / (a_q (1 − ρ)) ≤ target. Backends are
+filled to b* one after the other (the rest idles): a pool of rate R runs ⌊R / r(b*)⌋ full backends and a partial one.
+
+The search moves one demand at a time between arms from several starting points until nothing gets better; what a pool
+cannot hold flows to the demand's next-best arm. It is a heuristic: the tests compare it with the exhaustive optimum.
+
+Plans are compared by power · (1 + h log₂(1 + TBT in ms)): halving the TBT is worth about the share h of the power.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from selector.core.acceptance import AcceptanceModel
+from selector.core.policy import BackendSpec
+
+DemandKey = tuple[str, float | None]
+"""Text type and TBT target."""
+
+_UNSERVED_J_PER_TOKEN = 1e3
+"""Price of a token that no place is left for: above any real cost, so that serving always wins."""
+_VIOLATION_J_PER_TOKEN = 1e1
+"""Price of a token served outside its target: above any real cost, below not serving."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Requests of one text type and target, at their present rate."""
+
+    text_type: str
+    tbt_target_ms: float | None
+    requests_per_s: float
+    prompt_tokens: float
+    """Mean prompt to prefill."""
+    output_tokens: float
+    """Mean expected answer, at least 1."""
+
+    @property
+    def key(self) -> DemandKey:
+        """What requests of this demand have in common."""
+        return self.text_type, self.tbt_target_ms
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Rate of accepted tokens asked for."""
+        return self.requests_per_s * self.output_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the per-request choice follows."""
+
+    arms_of: Mapping[DemandKey, tuple[str, ...]]
+    """Arms by preference: the planned one first, then where its overflow goes."""
+    batch_of: Mapping[str, int]
+    """Batch to which a backend of the arm is filled before the next one."""
+    power_w: float
+    """Power above idle of the whole plan, penalties included."""
+    score: float
+    """What plans are compared by: power with a small price on TBT."""
+    tokens_per_s_of: Mapping[str, float] = field(default_factory=dict)
+    """Planned rate by arm."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The equal backends of one arm."""
+
+    spec: BackendSpec
+    backends: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A backend of a pool at one batch."""
+
+    batch: float
+    tokens_per_s: float
+    power_w: float
+    tbt_ms: float
+    """Mean over the mix."""
+    within_targets: bool
+
+
+class Planner:
+    """Solves for plans over a fixed fleet. Backends of one arm are taken to be equal; the smallest limits count."""
+
+    def __init__(
+        self,
+        backends: Sequence[BackendSpec],
+        acceptance: AcceptanceModel,
+        quantile: float,
+        *,
+        halved_tbt_frac: float = 0.01,
+    ) -> None:
+        """`halved_tbt_frac` is h above."""
+        pools: dict[str, _Pool] = {}
+        for spec in backends:
+            known = pools.get(spec.arm)
+            if known is None:
+                pools[spec.arm] = _Pool(spec, 1)
+            else:
+                smaller = min(known.spec, spec, key=lambda each: each.max_running_requests)
+                pools[spec.arm] = _Pool(smaller, known.backends + 1)
+        self._pools = pools
+        self._acceptance = acceptance
+        self._quantile = quantile
+        self._halved_tbt_frac = halved_tbt_frac
+        self._points: dict[object, _Point] = {}
+
+    def solve(
+        self,
+        demands: Sequence[Demand],
+        *,
+        usable: Mapping[str, int] | None = None,
+        current: Plan | None = None,
+        keep_within_frac: float = 0.0,
+    ) -> Plan:
+        """The plan for `demands`. `usable` gives the available backends per arm (default: all).
+
+        With a `current` plan whose score would be within `keep_within_frac` of the best, its assignment is kept: moving
+        traffic costs more than it gains. Demands may be empty.
+        """
+        self._points = {}
+        counts = {arm: pool.backends for arm, pool in self._pools.items()}
+        if usable is not None:
+            counts = {arm: min(count, usable.get(arm, 0)) for arm, count in counts.items()}
+        arms = [arm for arm, count in counts.items() if count > 0]
+        if not arms or not demands:
+            return Plan(arms_of={}, batch_of={}, power_w=0.0, score=0.0)
+        order = sorted(range(len(demands)), key=lambda i: -demands[i].tokens_per_s)
+        ranked = {demand.key: self._ranked(demand, arms) for demand in demands}
+        best: Plan | None = None
+        starts = [{d.key: arm for d in demands} for arm in arms]
+        starts.append({demand.key: ranked[demand.key][0] for demand in demands})
+        if current is not None and all(d.key in current.arms_of and current.arms_of[d.key][0] in arms for d in demands):
+            starts.append({demand.key: current.arms_of[demand.key][0] for demand in demands})
+        else:
+            current = None
+        kept = None
+        for start in starts:
+            choice, plan = dict(start), self._evaluate(demands, order, start, ranked, counts)
+            if current is not None and start is starts[-1]:
+                kept = plan
+            improved = True
+            while improved:
+                improved = False
+                for demand in demands:
+                    for arm in arms:
+                        if arm == choice[demand.key]:
+                            continue
+                        other = self._evaluate(demands, order, {**choice, demand.key: arm}, ranked, counts)
+                        if other.score < plan.score * (1.0 - 1e-9):
+                            choice, plan, improved = {**choice, demand.key: arm}, other, True
+            if best is None or plan.score < best.score:
+                best = plan
+        assert best is not None  # there is a start for every arm
+        if kept is not None and kept.score <= best.score * (1.0 + keep_within_frac):
+            return kept
+        return best
+
+    def _ranked(self, demand: Demand, arms: Sequence[str]) -> tuple[str, ...]:
+        """Arms by the power that a full backend needs per token of this demand alone."""
+
+        def price(arm: str) -> float:
+            full = self._full(arm, [(demand, demand.tokens_per_s)])
+            return full.power_w / full.tokens_per_s + (0.0 if full.within_targets else _VIOLATION_J_PER_TOKEN)
+
+        return tuple(sorted(arms, key=price))
+
+    def _evaluate(
+        self,
+        demands: Sequence[Demand],
+        order: Sequence[int],
+        choice: Mapping[DemandKey, str],
+        ranked: Mapping[DemandKey, tuple[str, ...]],
+        counts: Mapping[str, int],
+    ) -> Plan:
+        held: dict[str, list[tuple[Demand, float]]] = {}
+        arms_of: dict[DemandKey, tuple[str, ...]] = {}
+        unserved = 0.0
+        for index in order:
+            demand = demands[index]
+            chosen = choice[demand.key]
+            preference = (chosen, *(arm for arm in ranked[demand.key] if arm != chosen))
+            arms_of[demand.key] = preference
+            rest = demand.tokens_per_s
+            for arm in preference:
+                if rest <= 0.0:
+                    break
+                there = held.get(arm, [])
+                full = self._full(arm, [*there, (demand, rest)])
+                room = counts.get(arm, 0) * full.tokens_per_s - sum(rate for _, rate in there)
+                taken = min(rest, room)
+                if taken > 1e-9:
+                    held[arm] = [*there, (demand, taken)]
+                    rest -= taken
+            unserved += max(0.0, rest)
+        power_w = unserved * _UNSERVED_J_PER_TOKEN
+        tbt_tokens = served = 0.0
+        batch_of: dict[str, int] = {}
+        rates: dict[str, float] = {}
+        for arm, mix in held.items():
+            full = self._full(arm, mix)
+            rate = sum(tokens for _, tokens in mix)
+            whole = int(rate / full.tokens_per_s + 1e-9)
+            partial = self._partial(arm, mix, rate - whole * full.tokens_per_s, full)
+            power_w += whole * full.power_w + partial.power_w
+            tbt_tokens += whole * full.tokens_per_s * full.tbt_ms + partial.tokens_per_s * partial.tbt_ms
+            served += rate
+            if not full.within_targets:
+                power_w += rate * _VIOLATION_J_PER_TOKEN
+            batch_of[arm] = int(full.batch)
+            rates[arm] = rate
+        score = power_w
+        if served > 0.0:
+            score *= 1.0 + self._halved_tbt_frac * math.log2(1.0 + tbt_tokens / served)
+        return Plan(arms_of=arms_of, batch_of=batch_of, power_w=power_w, score=score, tokens_per_s_of=rates)
+
+    def _full(self, arm: str, mix: Sequence[tuple[Demand, float]]) -> _Point:
+        """A backend of the arm holding `mix` at the largest batch within every target; at batch 1 if none is."""
+        key = (arm, tuple([(demand.key, round(rate, 3)) for demand, rate in mix]))
+        found = self._points.get(key)
+        if found is not None:
+            return found
+        load = _Load(self._pools[arm].spec, mix, self._acceptance, self._quantile)
+        low, high = 0, load.largest_batch
+        while low < high:
+            middle = (low + high + 1) // 2
+            if load.within_targets(middle):
+                low = middle
+            else:
+                high = middle - 1
+        point = load.point(max(low, 1), within_targets=low >= 1)
+        self._points[key] = point
+        return point
+
+    def _partial(self, arm: str, mix: Sequence[tuple[Demand, float]], rate: float, full: _Point) -> _Point:
+        """The one backend that is not full, at the batch that gives its rate."""
+        if rate <= 1e-9:
+            return _Point(0.0, 0.0, 0.0, 0.0, True)
+        load = _Load(self._pools[arm].spec, mix, self._acceptance, self._quantile)
+        low, high = 1, int(full.batch)
+        while low < high:
+            middle = (low + high) // 2
+            if load.point(middle).tokens_per_s >= rate:
+                high = middle
+            else:
+                low = middle + 1
+        above = load.point(low)
+        if low == 1:
+            # Less than one request at a time: it works that share of the time.
+            frac = rate / above.tokens_per_s
+            return _Point(frac, rate, above.power_w * frac, above.tbt_ms, full.within_targets)
+        below = load.point(low - 1)
+        span = above.tokens_per_s - below.tokens_per_s
+        frac = (rate - below.tokens_per_s) / span if span > 0 else 1.0
+        power_w = below.power_w + frac * (above.power_w - below.power_w)
+        return _Point(low - 1 + frac, rate, power_w, above.tbt_ms, full.within_targets)
+
+
+class _Load:
+    """One backend of an arm under a mix of demands, as a function of its batch."""
+
+    def __init__(
+        self, spec: BackendSpec, mix: Sequence[tuple[Demand, float]], acceptance: AcceptanceModel, quantile: float
+    ) -> None:
+        arm = spec.arm
+        total = sum(rate for _, rate in mix) or 1.0
+        shares = [(demand, rate / total if rate else 1.0 / len(mix)) for demand, rate in mix]
+        inverse = context = prefill_s = 0.0
+        self._limits_ms: list[float] = []
+        for demand, share in shares:
+            inverse += share / acceptance.accept_length(arm, demand.text_type)
+            ms, _ = spec.cost.prefill.cost(demand.prompt_tokens)
+            prefill_s += share * ms / 1e3 / demand.output_tokens
+            if demand.tbt_target_ms is not None:
+                slow = acceptance.slow_accept_length(arm, demand.text_type, None, demand.output_tokens, quantile)
+                self._limits_ms.append(demand.tbt_target_ms * slow)
+        self._accept = 1.0 / inverse
+        for demand, share in shares:
+            in_system = share / acceptance.accept_length(arm, demand.text_type) * self._accept
+            context += in_system * (demand.prompt_tokens + demand.output_tokens / 2)
+        self._spec = spec
+        self._context = context
+        self._prefill_s_per_token = prefill_s
+        self._idle_w = spec.cost.idle.watts(1)
+        self.largest_batch = max(1, min(spec.max_running_requests, int(spec.max_kv_tokens / max(1.0, context))))
+
+    def _rates(self, batch: int) -> tuple[float, float, float, float]:
+        """(step_ms, step_j, tokens/s, prefill share)."""
+        step_ms, step_j = self._spec.cost.step.step(batch, self._context)
+        decoding = batch * self._accept / (step_ms / 1e3)
+        tokens_per_s = decoding / (1.0 + decoding * self._prefill_s_per_token)
+        return step_ms, step_j, tokens_per_s, tokens_per_s * self._prefill_s_per_token
+
+    def within_targets(self, batch: int) -> bool:
+        """Whether every target is met at its quantile."""
+        step_ms, _, _, prefill_frac = self._rates(batch)
+        return all(step_ms / (1.0 - prefill_frac) <= limit for limit in self._limits_ms)
+
+    def point(self, batch: int, *, within_targets: bool = True) -> _Point:
+        """Rate and power above idle at a batch."""
+        step_ms, step_j, tokens_per_s, prefill_frac = self._rates(batch)
+        active_w = (step_j - self._idle_w * step_ms / 1e3) / (step_ms / 1e3)
+        tbt_ms = step_ms / (self._accept * (1.0 - prefill_frac))
+        return _Point(batch, tokens_per_s, (1.0 - prefill_frac) * active_w, tbt_ms, within_targets)

@@ -1,0 +1,77 @@
+"""The contract that policy authors read.
+
+A policy is one Python file with
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Params: ...                                     # every field has a default; the fleet file's [policy.params]
+
+    def make_policy(params: Params, context: PolicyContext) -> Policy: ...
+
+Rules, enforced by tests/contract for every shipped policy:
+    - `decide` and `observe` are synchronous and deterministic: same context and same views give the same decisions.
+    - No I/O, no clock, no global randomness. Time is `fleet.now_s`; random choices come from `context.seed`.
+    - `decide` names an available backend whenever one that can serve the request exists.
+    - A policy may raise: the router then uses its fallback and counts it, the simulator stops and shows the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from selector.core.acceptance import AcceptanceModel
+from selector.core.cost import ArmCost
+from selector.core.types import Capability, Decision, FleetView, Outcome, RequestView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSpec:
+    """What is fixed about a backend while it runs."""
+
+    name: str
+    arm: str
+    gpus: tuple[str, ...]
+    cost: ArmCost
+    max_running_requests: int
+    max_kv_tokens: int
+    max_context_tokens: int
+    cannot_serve: frozenset[Capability] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyContext:
+    """What a policy is built from. The acceptance model is live: its host feeds it every outcome before `observe`."""
+
+    target: str
+    backends: tuple[BackendSpec, ...]
+    acceptance: AcceptanceModel
+    tbt_quantile: float = 0.9
+    """A TBT target counts as met when this quantile of the request's predicted TBT is within it."""
+    seed: int = 0
+
+    def spec(self, backend: str) -> BackendSpec:
+        """The spec of the backend of that name. Raises `KeyError`."""
+        for spec in self.backends:
+            if spec.name == backend:
+                return spec
+        raise KeyError(backend)
+
+    def by_arm(self) -> Mapping[str, tuple[BackendSpec, ...]]:
+        """Backends by arm, in the fleet's order."""
+        grouped: dict[str, list[BackendSpec]] = {}
+        for spec in self.backends:
+            grouped.setdefault(spec.arm, []).append(spec)
+        return {arm: tuple(specs) for arm, specs in grouped.items()}
+
+
+class Policy(Protocol):
+    """Chooses a backend for each request."""
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Where `request` goes, given the fleet as it is at `fleet.now_s`."""
+        ...
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learns how a request it decided on turned out."""
+        ...

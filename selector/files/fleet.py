@@ -1,0 +1,248 @@
+"""One TOML file for fleet, SLO classes and policy, read by `simulate --fleet`, `serve --config` and `check --config`.
+
+    version = 1
+    target = "Qwen3-8B"
+
+    [[backends]]
+    name = "b0"
+    url = "http://127.0.0.1:30000"    # not needed by simulate
+    arm = "dspark-8"
+    gpus = ["host0:0"]                # the same id in two backends = a shared GPU
+    profile = "h200__qwen3-8b"        # name or path
+    max_running_requests = 64
+    max_kv_tokens = 400000
+    max_context_tokens = 8192
+
+    [slo]
+    default_class = "chat"
+    [slo.classes.chat]
+    tbt_target_ms = 25                # a class without it has no target
+
+    [policy]
+    name = "min_energy"               # or path
+    fallback = "least_loaded"
+    [policy.params]
+
+    [router]                          # only serve reads it; see `Router` below
+
+Unknown keys are refused: a misspelt limit must not silently be no limit.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
+
+from selector.core.policy import BackendSpec, PolicyContext
+from selector.errors import FleetError, ProfileError
+from selector.files.profile import Profile, acceptance_model, load_profile
+from selector.files.validation import FileModel, read_text, validated
+
+
+def _http_url(value: str) -> str:
+    if not value.startswith(("http://", "https://")):
+        raise ValueError("must start with http:// or https://")
+    parts = urlsplit(value)
+    try:
+        usable = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number up to 65535
+        usable = False
+    if not usable or parts.query or parts.fragment:
+        raise ValueError("must be http://HOST:PORT, with nothing after it but a path")
+    return value.rstrip("/")
+
+
+Url = Annotated[str, AfterValidator(_http_url)]
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class Backend(FileModel):
+    """One SGLang server: it runs one arm on given GPUs."""
+
+    name: Name
+    url: Url | None = None
+    arm: str
+    gpus: tuple[str, ...] = Field(min_length=1)
+    profile: str
+    max_running_requests: PositiveInt = 64
+    max_kv_tokens: PositiveInt = 400_000
+    max_context_tokens: PositiveInt = 8_192
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the server's API key."""
+
+
+class SloClass(FileModel):
+    """A service class."""
+
+    tbt_target_ms: PositiveFloat | None = None
+
+
+class Slo(FileModel):
+    """Which classes there are, and which one a request without a class belongs to."""
+
+    default_class: str = "default"
+    classes: dict[str, SloClass] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _default_exists(self) -> Slo:
+        if self.classes and self.default_class not in self.classes:
+            raise ValueError(f"default_class {self.default_class!r} is not one of {', '.join(sorted(self.classes))}")
+        return self
+
+    def tbt_target_ms(self, slo_class: str) -> float | None:
+        """The target of a class; `None` for one without a target. Raises `KeyError` for an unknown class."""
+        if not self.classes and slo_class == self.default_class:
+            return None
+        return self.classes[slo_class].tbt_target_ms
+
+
+class PolicyChoice(FileModel):
+    """Which policy decides, and which one steps in when it raises."""
+
+    name: str = "min_energy"
+    fallback: str = "least_loaded"
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
+class Router(FileModel):
+    """How `serve` listens and watches. Times in seconds."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 30_800
+    poll_interval_s: PositiveFloat = 0.5
+    """How often `/v1/loads` of every backend is read."""
+    poll_timeout_s: PositiveFloat = 2.0
+    connect_timeout_s: PositiveFloat = 2.0
+    first_byte_timeout_s: PositiveFloat = 120.0
+    """How long a backend may take to the first byte of an answer."""
+    stream_idle_timeout_s: PositiveFloat = 120.0
+    """How long a stream may pause before it counts as dead."""
+    unhealthy_after_failures: PositiveInt = 2
+    drain_timeout_s: PositiveFloat = 30.0
+    """How long SIGTERM waits for running requests."""
+    max_body_bytes: PositiveInt = 16 * 1024 * 1024
+    trust_text_type_header: bool = False
+    """Whether `x-text-type` from a client overrides the classifier."""
+    decision_log: str | None = None
+    """JSONL file of decisions and outcomes; `None` keeps none."""
+
+
+class Fleet(FileModel):
+    """The file."""
+
+    version: int
+    target: str
+    backends: tuple[Backend, ...] = Field(min_length=1)
+    slo: Slo = Slo()
+    policy: PolicyChoice = PolicyChoice()
+    router: Router = Router()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Fleet:
+        if self.version != 1:
+            raise ValueError(f"version is {self.version}; this release reads version 1")
+        names = [backend.name for backend in self.backends]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two backends are named {name!r}")
+        for backend in self.backends:
+            if len(set(backend.gpus)) != len(backend.gpus):
+                raise ValueError(f"backend {backend.name!r} lists a GPU twice")
+        return self
+
+
+def load_fleet(path: Path) -> Fleet:
+    """Reads and validates a fleet file. Raises `FleetError`."""
+    return parse_fleet(read_text(path, "fleet file", FleetError), str(path))
+
+
+def parse_fleet(text: str, where: str) -> Fleet:
+    """A fleet from TOML text; `where` names it in errors. Raises `FleetError`."""
+    return validated(Fleet, fleet_table(text, where), where, FleetError)
+
+
+def fleet_table(text: str, where: str) -> dict[str, object]:
+    """The TOML text as a table, not yet validated. Raises `FleetError`."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as bad:
+        raise FleetError(where, f"is not TOML ({bad})", "correct that line") from None
+
+
+def backend_spec(fleet: Fleet, index: int, where: str, profiles: dict[str, Profile]) -> BackendSpec:
+    """Backend number `index` with its costs; reads its profile unless `profiles` has it, and keeps it there.
+
+    Raises `FleetError` when the profile cannot be read or does not fit the backend.
+    """
+    backend, place = fleet.backends[index], f"{where}: backends[{index}]"
+    if backend.profile not in profiles:
+        try:
+            profiles[backend.profile] = load_profile(backend.profile)
+        except ProfileError as bad:
+            raise FleetError(f"{place}.profile", str(bad), "name a profile that can be read") from None
+    profile = profiles[backend.profile]
+    if profile.target.name != fleet.target:
+        raise FleetError(
+            f"{place}.profile",
+            f"{backend.profile!r} profiles {profile.target.name!r}, the fleet serves {fleet.target!r}",
+            "choose a profile of the fleet's target",
+        )
+    if backend.arm not in profile.arms:
+        raise FleetError(
+            f"{place}.arm",
+            f"{backend.arm!r} is not in profile {backend.profile!r}",
+            f"choose one of {', '.join(sorted(profile.arms))}",
+        )
+    if len(backend.gpus) != profile.gpu.count:
+        raise FleetError(
+            f"{place}.gpus",
+            f"has {len(backend.gpus)} GPU(s), profile {backend.profile!r} was taken with {profile.gpu.count}",
+            "list as many GPUs as the profile's, or profile this size",
+        )
+    arm = profile.arms[backend.arm]
+    return BackendSpec(
+        name=backend.name,
+        arm=backend.arm,
+        gpus=backend.gpus,
+        cost=profile.cost(backend.arm),
+        max_running_requests=backend.max_running_requests,
+        max_kv_tokens=backend.max_kv_tokens,
+        max_context_tokens=min(backend.max_context_tokens, arm.max_context_tokens or backend.max_context_tokens),
+        cannot_serve=frozenset(arm.cannot_serve),
+    )
+
+
+class LoadedFleet:
+    """A fleet with its profiles: what the simulator, the router and `check` start from.
+
+    Raises `FleetError` when a profile cannot be read or a backend and its profile disagree.
+    """
+
+    def __init__(self, fleet: Fleet, where: str, profiles: dict[str, Profile] | None = None) -> None:
+        self.fleet = fleet
+        self.where = where
+        self.profiles: dict[str, Profile] = dict(profiles or {})
+        self.specs: tuple[BackendSpec, ...] = tuple(
+            backend_spec(fleet, index, where, self.profiles) for index in range(len(fleet.backends))
+        )
+
+    def policy_context(self, seed: int = 0) -> PolicyContext:
+        """A fresh context with its own acceptance model, for one run of one policy."""
+        pairs = [(backend.arm, self.profiles[backend.profile]) for backend in self.fleet.backends]
+        return PolicyContext(
+            target=self.fleet.target, backends=self.specs, acceptance=acceptance_model(pairs), seed=seed
+        )
+
+    def with_arm_everywhere(self, arm: str) -> LoadedFleet:
+        """The same GPUs with every backend running `arm`: the fixed choice to compare with."""
+        backends = tuple(backend.model_copy(update={"arm": arm}) for backend in self.fleet.backends)
+        return LoadedFleet(self.fleet.model_copy(update={"backends": backends}), self.where, self.profiles)
+
+
+def load_fleet_with_profiles(path: Path) -> LoadedFleet:
+    """Reads a fleet file and every profile it names. Raises `FleetError`."""
+    return LoadedFleet(load_fleet(path), str(path))

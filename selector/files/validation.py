@@ -1,0 +1,125 @@
+"""Turns pydantic's findings into the one line a user can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from selector.errors import InputError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class FileModel(BaseModel):
+    """Base of every model of something on disk: unknown keys and non-finite numbers are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def validated(
+    model: type[Model],
+    data: Mapping[str, object],
+    where: str,
+    error: Callable[[str, str, str], InputError],
+) -> Model:
+    """`model` from parsed data; the first finding becomes `error(where: field, problem, remedy)`."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as invalid:
+        first, *others = _causes(invalid)
+        place, problem, remedy = _explained(first, where, model)
+        raise error(place, problem, f"{remedy} ({len(others)} more after it)" if others else remedy) from None
+
+
+def findings(
+    model: type[Model], data: Mapping[str, object], where: str, error: Callable[[str, str, str], InputError]
+) -> list[InputError]:
+    """Everything that is wrong with the data, as the errors that `validated` would raise one by one."""
+    try:
+        model.model_validate(data)
+    except ValidationError as invalid:
+        return [error(*_explained(details, where, model)) for details in _causes(invalid)]
+    return []
+
+
+def _causes(invalid: ValidationError) -> list[ErrorDetails]:
+    """Pydantic's findings without those about a whole of which a part has a finding: an emptied tuple, say."""
+    found = invalid.errors(include_url=False)
+    return [one for one in found if not any(_is_inside(other["loc"], one["loc"]) for other in found)]
+
+
+def _is_inside(part: tuple[int | str, ...], whole: tuple[int | str, ...]) -> bool:
+    return len(part) > len(whole) and part[: len(whole)] == whole
+
+
+def _explained(details: ErrorDetails, where: str, model: type[BaseModel]) -> tuple[str, str, str]:
+    """Where, problem and remedy of one finding of pydantic."""
+    field = _dotted(details["loc"])
+    place = f"{where}: {field}" if field else where
+    if details["type"] == "extra_forbidden":
+        return place, "is not a known field", _spelling(str(details["loc"][-1]), model)
+    if details["type"] == "missing":
+        return place, "is missing", "add it"
+    value, message = details.get("input"), _lowered(details["msg"])
+    # A check across fields gets the whole table as its input; the message names what matters of it.
+    across_fields = details["type"] == "value_error" and isinstance(value, Mapping)
+    return place, message if across_fields else f"is {_shown(value)}: {message}", "correct the value"
+
+
+def read_text(path: Path, what: str, error: Callable[[str, str, str], InputError]) -> str:
+    """A UTF-8 text file, or `error` in words."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise error(str(path), f"there is no such {what}", "check the path") from None
+    except IsADirectoryError:
+        raise error(str(path), f"is a folder, not a {what}", "name a file in it") from None
+    except UnicodeDecodeError as bad:
+        raise error(str(path), f"is not UTF-8 text (byte {bad.start})", f"save the {what} as UTF-8") from None
+    except OSError as failed:
+        raise error(str(path), f"cannot be read ({failed.strerror})", "check its permissions") from None
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _lowered(message: str) -> str:
+    message = message.removeprefix("Value error, ").removeprefix("Input ").rstrip(".")
+    return message[:1].lower() + message[1:]
+
+
+def _spelling(key: str, model: type[BaseModel]) -> str:
+    """A remedy for an unknown key: the closest key of any model reachable from `model`."""
+    known: set[str] = set()
+    queue: list[type[BaseModel]] = [model]
+    seen: set[type[BaseModel]] = set()
+    while queue:
+        current = queue.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for name, field in current.model_fields.items():
+            known.add(name)
+            queue.extend(_models_in(field.annotation))
+    close = get_close_matches(key, sorted(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else "remove it"
+
+
+def _models_in(annotation: object) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]

@@ -1,0 +1,246 @@
+"""The TOML file of a sweep: which arms of which target are measured where, and how.
+
+    version = 1
+    output_name = "h200__qwen3-8b"
+
+    [target]
+    name = "Qwen3-8B"
+    model = "Qwen3-8B"                # folder under --models; dummy weights need its config.json only
+    weights = "dummy"
+
+    [gpu]
+    name = "H200"
+    indices = [0]                     # of NVML; omit the table's indices to measure time alone, without energy
+    peak_tflops = 989                 # datasheet ceilings, for the roofline check
+    bandwidth_tb_s = 4.8
+
+    [server]                          # or url = "http://127.0.0.1:30000" of one that runs the only arm
+    python = "python3"
+    context_length = 36864
+    flags = ["--max-running-requests", "64"]
+    measuring_flags = ["--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache"]
+
+    [decode]
+    method = "difference"             # or "steady": see selector/profiler/load.py
+    window_s = 5.2
+    repeats = 2
+
+    [prefill]
+    prompt_tokens = [128, 512, 2048, 8192]
+
+    [[grid]]                          # every batch × every prompt length, for every arm unless `arms` names some
+    batches = [1, 8, 32, 64]
+    prompt_tokens = [512, 2048]
+
+    [drift]                           # the first arm again at the end: the same cells tell how far the board drifted
+    batches = [1, 64]
+    prompt_tokens = [512]
+
+    [[arms]]
+    name = "none"
+    algorithm = "none"
+    verify_tokens = 1
+
+    [[arms]]
+    name = "eagle3-k3"
+    algorithm = "EAGLE3"
+    verify_tokens = 4
+    draft_steps = 3
+    draft = "Qwen3-8B-eagle3"
+    imposed_accept_length = 2.0       # SGLANG_SIMULATE_ACC_LEN; the cost of a step does not depend on it
+    flags = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "{draft}",
+             "--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from selector.errors import InputError
+from selector.files.profile import NO_DRAFTER
+from selector.files.validation import FileModel, read_text, validated
+
+Method = Literal["difference", "steady"]
+NonNegative = Annotated[float, Field(ge=0)]
+Tokens = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+
+_RUNNING_LIMIT = "--max-running-requests"
+
+
+class SweepTarget(FileModel):
+    """The served model."""
+
+    name: str
+    model: str
+    active_parameters: PositiveFloat | None = None
+    """Parameters that one token uses, for the roofline of a mixture of experts; a dense target leaves it out."""
+    weights: Literal["dummy", "real"] = "dummy"
+
+
+class SweepGpu(FileModel):
+    """The board, and what it can do at most."""
+
+    name: str
+    indices: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """NVML indices of the GPUs that one server uses; empty: time is measured, energy is not."""
+    peak_tflops: PositiveFloat
+    """Dense 16-bit rate by the datasheet, so that more than this is impossible, not merely good."""
+    bandwidth_tb_s: PositiveFloat
+
+
+class SweepServer(FileModel):
+    """How SGLang is started, or where it runs already."""
+
+    url: str | None = None
+    python: str = "python3"
+    port: Annotated[int, Field(ge=1, le=65_535)] = 30_000
+    context_length: PositiveInt
+    flags: tuple[str, ...] = ()
+    """Flags of every arm, measured and served alike: costs compare only under equal ones."""
+    measuring_flags: tuple[str, ...] = ()
+    """Flags of every arm that only a measurement needs: dummy weights, no tokenizer, no prefix cache."""
+    env: dict[str, str] = Field(default_factory=dict)
+    startup_timeout_s: PositiveFloat = 600.0
+
+    @model_validator(mode="after")
+    def _one_context_length(self) -> SweepServer:
+        if "--context-length" in (*self.flags, *self.measuring_flags):
+            raise ValueError("flags has --context-length; set context_length instead")
+        return self
+
+
+class DecodeSettings(FileModel):
+    """How a decode cell is measured."""
+
+    method: Method = "difference"
+    window_s: Annotated[float, Field(ge=1)] = 5.2
+    repeats: PositiveInt = 3
+    cooldown_s: NonNegative = 1.0
+    """Pause before each cell, so that they start alike."""
+    seed: int = 1
+
+
+class PrefillSettings(FileModel):
+    """Which prompt lengths are prefilled, on the arm `none` alone (a drafter's own prefill is small)."""
+
+    prompt_tokens: Tokens
+    window_s: Annotated[float, Field(ge=1)] = 5.2
+    batch_tokens: PositiveInt = 4096
+    """Prompts shorter than this are sent several at a time, as many as fit."""
+
+
+class IdleSettings(FileModel):
+    """How long idle power is measured, bare and with the server up."""
+
+    window_s: Annotated[float, Field(ge=1)] = 6.0
+    settle_s: NonNegative = 3.0
+
+
+class GridPart(FileModel):
+    """Some cells: every batch × every prompt length."""
+
+    batches: Tokens
+    prompt_tokens: Tokens
+    arms: tuple[str, ...] | None = None
+    method: Method | None = None
+    repeats: PositiveInt | None = None
+
+
+class Drift(FileModel):
+    """Cells of the first arm that are measured again at the end."""
+
+    batches: Tokens
+    prompt_tokens: Tokens
+
+
+class SweepArm(FileModel):
+    """One way to serve the target."""
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    algorithm: str
+    verify_tokens: PositiveInt
+    draft_steps: PositiveInt | None = None
+    topk: PositiveInt | None = None
+    draft: str | None = None
+    """Folder of the draft model under --models; `{draft}` in the flags stands for its path."""
+    flags: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    imposed_accept_length: Annotated[float, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SweepArm:
+        if self.imposed_accept_length is not None and self.imposed_accept_length > self.verify_tokens:
+            raise ValueError(f"imposed_accept_length is above the verify width {self.verify_tokens}")
+        if ("{draft}" in self.flags) != (self.draft is not None):
+            raise ValueError("draft and a flag '{draft}' go together")
+        if (self.name == NO_DRAFTER) != (self.algorithm == "none"):
+            raise ValueError(f"the arm {NO_DRAFTER!r}, and it alone, has algorithm 'none'")
+        return self
+
+    @property
+    def speculates(self) -> bool:
+        """Whether a step may give a request more than one token."""
+        return self.verify_tokens > 1
+
+
+class SweepConfig(FileModel):
+    """The file."""
+
+    version: Literal[1]
+    output_name: str
+    target: SweepTarget
+    gpu: SweepGpu
+    server: SweepServer
+    decode: DecodeSettings = DecodeSettings()
+    prefill: PrefillSettings | None = None
+    idle: IdleSettings | None = IdleSettings()
+    grid: tuple[GridPart, ...] = Field(min_length=1)
+    drift: Drift | None = None
+    arms: tuple[SweepArm, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SweepConfig:
+        names = [arm.name for arm in self.arms]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two arms are named {name!r}")
+        if self.server.url is not None and len(names) > 1:
+            raise ValueError("server.url is one running server, which runs one arm; list that arm alone")
+        for index, part in enumerate(self.grid):
+            for name in part.arms or ():
+                if name not in names:
+                    raise ValueError(f"grid[{index}].arms names {name!r}, which is no arm of this file")
+            for tokens in part.prompt_tokens:
+                limit = self.server.context_length
+                if tokens >= limit:
+                    raise ValueError(f"grid[{index}].prompt_tokens has {tokens}, server.context_length is {limit}")
+        self._check_running_limit()
+        return self
+
+    def _check_running_limit(self) -> None:
+        batches = [batch for part in self.grid for batch in part.batches]
+        largest = max([*batches, *(self.drift.batches if self.drift else ())])
+        if self.server.url is None and _RUNNING_LIMIT not in self.server.flags:
+            raise ValueError(f"server.flags has no {_RUNNING_LIMIT}, which SGLang sets to 48 under speculation")
+        if _RUNNING_LIMIT in self.server.flags:
+            limit = self.server.flags[self.server.flags.index(_RUNNING_LIMIT) + 1 :][:1]
+            if not limit or not limit[0].isdigit() or int(limit[0]) < largest:
+                raise ValueError(f"server.flags has {_RUNNING_LIMIT} below the largest batch, {largest}")
+
+    def arm(self, name: str) -> SweepArm:
+        """The arm of that name. Raises `KeyError`."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+
+def load_config(path: Path) -> SweepConfig:
+    """Reads and validates a sweep file. Raises `InputError`."""
+    text = read_text(path, "sweep file", InputError)
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as bad:
+        raise InputError(str(path), f"is not TOML ({bad})", "correct that line") from None
+    return validated(SweepConfig, data, str(path), InputError)

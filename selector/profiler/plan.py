@@ -1,0 +1,176 @@
+"""What a sweep has to measure, in which order, and how long each step may take.
+
+The order is that of the file, the arms one launch each; idle power first, bare and then with the first server up, the
+prefill of the arm `none` after its decode cells, and the drift cells in a second launch of the first arm at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from selector.files.profile import NO_DRAFTER
+from selector.profiler.cells import Cell, DecodeCell, IdleCell, Pass, PrefillCell
+from selector.profiler.config import Method, SweepArm, SweepConfig
+
+_PROMPT_TOKENS_PER_S = 40_000.0
+"""A guess at how fast prompts are read, for estimates of time left only."""
+
+_OVERHEAD_S = 1.0
+_FIRST_LAUNCH_S = 160.0
+_LAUNCH_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class IdleStep:
+    """Power without work; `arm` is `None` for the bare board."""
+
+    arm: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillStep:
+    """Prefill of prompts of one length."""
+
+    arm: str
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """One decode cell. `repeats` of it are wanted; equal cells count however many they are."""
+
+    arm: str
+    sweep_pass: Pass
+    batch: int
+    prompt_tokens: int
+    method: Method
+    repeats: int
+
+
+Step = IdleStep | PrefillStep | DecodeStep
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Steps that share one server, or need none (`arm` is `None`)."""
+
+    arm: SweepArm | None
+    steps: tuple[Step, ...]
+
+
+def plan(config: SweepConfig, metered: bool) -> list[Launch]:
+    """All launches of a sweep in order. Idle steps need a meter."""
+    idle = config.idle is not None and metered
+    launches = [Launch(None, (IdleStep(None),))] if idle and config.server.url is None else []
+    for position, arm in enumerate(config.arms):
+        steps: list[Step] = [IdleStep(arm.name)] if idle and position == 0 else []
+        steps += _decode_steps(config, arm)
+        if arm.name == NO_DRAFTER and config.prefill is not None:
+            steps += [PrefillStep(arm.name, tokens) for tokens in config.prefill.prompt_tokens]
+        launches.append(Launch(arm, tuple(steps)))
+    if config.drift is not None:
+        first = config.arms[0]
+        launches.append(
+            Launch(
+                first,
+                tuple(
+                    DecodeStep(first.name, "drift", batch, tokens, config.decode.method, config.decode.repeats)
+                    for tokens in config.drift.prompt_tokens
+                    for batch in config.drift.batches
+                ),
+            )
+        )
+    return launches
+
+
+def _decode_steps(config: SweepConfig, arm: SweepArm) -> Iterable[Step]:
+    for part in config.grid:
+        if part.arms is not None and arm.name not in part.arms:
+            continue
+        for tokens in part.prompt_tokens:
+            for batch in part.batches:
+                yield DecodeStep(
+                    arm.name,
+                    "main",
+                    batch,
+                    tokens,
+                    part.method or config.decode.method,
+                    part.repeats or config.decode.repeats,
+                )
+
+
+def left_to_do(launches: Sequence[Launch], cells: Iterable[Cell]) -> list[Launch]:
+    """The launches without what was measured already; a decode cell lacks the repeats it does not have yet."""
+    repeats: Counter[tuple[str, Pass, int, int, Method]] = Counter()
+    others: set[Step] = set()
+    for cell in cells:
+        if isinstance(cell, DecodeCell):
+            repeats[cell.arm, cell.sweep_pass, cell.batch, cell.prompt_tokens, cell.method] += len(cell.repeats)
+        elif isinstance(cell, PrefillCell):
+            others.add(PrefillStep(cell.arm, cell.prompt_tokens))
+        elif isinstance(cell, IdleCell):
+            others.add(IdleStep(cell.arm))
+    left = []
+    for launch in launches:
+        steps: list[Step] = []
+        for step in launch.steps:
+            if isinstance(step, DecodeStep):
+                key = (step.arm, step.sweep_pass, step.batch, step.prompt_tokens, step.method)
+                lacking = step.repeats - repeats[key]
+                if lacking > 0:
+                    steps.append(DecodeStep(*key, lacking))
+            elif step not in others:
+                steps.append(step)
+        if steps:
+            left.append(Launch(launch.arm, tuple(steps)))
+    return left
+
+
+class Pace:
+    """Guesses how long steps and launches take, corrected by how long they took so far."""
+
+    def __init__(self, config: SweepConfig, cells: Iterable[Cell]) -> None:
+        self._config = config
+        launches = [cell.origin.launch_s for cell in cells if cell.origin.launch_s is not None]
+        self._launch_s = max(launches[-3:]) if launches else _FIRST_LAUNCH_S
+        self._ratio = 1.0
+
+    def launch_s(self) -> float:
+        """Seconds until a server is ready and, later, gone."""
+        return self._launch_s + 5.0
+
+    def launched(self, seconds: float | None) -> None:
+        """Notes how long a server took to be ready."""
+        if seconds is not None:
+            self._launch_s = seconds
+
+    def step_s(self, step: Step) -> float:
+        """Seconds that a step takes."""
+        return self._ratio * self._guess_s(step)
+
+    def took(self, step: Step, seconds: float) -> None:
+        """Notes how long a step took."""
+        self._ratio += 0.3 * (seconds / self._guess_s(step) - self._ratio)
+
+    def left_s(self, launches: Sequence[Launch]) -> float:
+        """Seconds that all these launches and their steps take."""
+        servers = sum(launch.arm is not None for launch in launches)
+        first = self.launch_s() if servers else 0.0
+        later = max(servers - 1, 0) * min(self.launch_s(), _LAUNCH_S)
+        return first + later + sum(self.step_s(step) for launch in launches for step in launch.steps)
+
+    def _guess_s(self, step: Step) -> float:
+        config = self._config
+        if isinstance(step, IdleStep):
+            return config.idle.settle_s + config.idle.window_s if config.idle else 0.0
+        if isinstance(step, PrefillStep):
+            window_s = config.prefill.window_s if config.prefill else 0.0
+            return window_s + _OVERHEAD_S + 2 * step.prompt_tokens / _PROMPT_TOKENS_PER_S
+        prompts_s = step.batch * step.prompt_tokens / _PROMPT_TOKENS_PER_S
+        one_s = config.decode.window_s + _OVERHEAD_S + prompts_s
+        if step.method == "difference":
+            # The short run too, and once per cell two pilots.
+            return config.decode.cooldown_s + step.repeats * (one_s + 3 * prompts_s + 2 * _OVERHEAD_S)
+        return config.decode.cooldown_s + step.repeats * one_s

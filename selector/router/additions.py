@@ -1,0 +1,104 @@
+"""What the router adds to a request in order to learn from the answer, and takes out of the answer again.
+
+    request    rid                          so that it can be aborted by name
+               stream_options.include_usage      token counts of a stream
+               return_spec_tokens_details   accepted drafts (SGLang ≥ 0.5.23)
+    answer     the usage chunk and the extension chunk that came of it
+
+A client that asked for these itself gets everything as it came, and nothing else is ever touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from selector.router.request import ClientRequest
+
+_NO_CHOICES = re.compile(rb'"choices":\s*\[\s*\]')
+_SPEC_DETAILS = "spec_tokens_details"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Additions:
+    """What was added to one request."""
+
+    rid: bool = False
+    usage: bool = False
+    spec_details: bool = False
+
+    def is_withheld(self, event: bytes) -> bool:
+        """Whether a streamed event is there only because of what was added."""
+        if not (self.usage or self.spec_details) or _NO_CHOICES.search(event) is None:
+            return False
+        chunk = _chunk(event)
+        if chunk is None or chunk.get("choices") != []:
+            return False
+        if chunk.get("usage") is not None:
+            return self.usage
+        return self.spec_details and _only_spec_details(chunk.get("sglext"))
+
+
+def additions_for(request: ClientRequest, *, spec_details: bool, usage_by_default: bool) -> Additions:
+    """What to add for a backend that knows `spec_details`, or counts every stream of its own accord."""
+    counts = request.route.counts_on_request
+    return Additions(
+        rid=request.needs_rid,
+        usage=counts and request.streams and not request.wants_usage and not usage_by_default,
+        spec_details=counts and spec_details and not request.wants_sglext,
+    )
+
+
+def body_with(request: ClientRequest, additions: Additions) -> bytes:
+    """The body to send: the client's own bytes, with the additions in front where no field had to change."""
+    fields: dict[str, Any] = {}
+    if additions.rid:
+        fields["rid"] = request.id
+    if additions.usage:
+        given = request.fields.get("stream_options")
+        fields["stream_options"] = {**(given if isinstance(given, dict) else {}), "include_usage": True}
+    if additions.spec_details:
+        fields["return_spec_tokens_details"] = True
+    if not fields:
+        return request.body
+    if any(name in request.fields for name in fields):
+        return orjson.dumps({**request.fields, **fields})
+    start = request.body.index(b"{") + 1
+    separator = b"," if request.fields else b""
+    return request.body[:start] + orjson.dumps(fields)[1:-1] + separator + request.body[start:]
+
+
+def answer_without(body: bytes, additions: Additions) -> bytes:
+    """A whole answer without the extension that was not asked for; every other byte as it came."""
+    if not additions.spec_details or b'"sglext"' not in body:
+        return body
+    answer = _json_object(body)
+    if answer is None or not _only_spec_details(answer.get("sglext")):
+        return body
+    field = b',"sglext":' + orjson.dumps(answer.pop("sglext"))
+    start = body.rfind(field)
+    if start >= 0:
+        cut = body[:start] + body[start + len(field) :]
+        if _json_object(cut) == answer:
+            return cut
+    return orjson.dumps(answer)
+
+
+def _only_spec_details(sglext: object) -> bool:
+    return isinstance(sglext, Mapping) and list(sglext) == [_SPEC_DETAILS]
+
+
+def _chunk(event: bytes) -> dict[str, Any] | None:
+    return _json_object(event[6:]) if event.startswith(b"data: ") else None
+
+
+def _json_object(data: bytes) -> dict[str, Any] | None:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None

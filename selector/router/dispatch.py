@@ -1,0 +1,257 @@
+"""Decides, keeps the books, and logs: the router's hold on the controller.
+
+    place(request) ──▶ Flight ──▶ end(flight)              exactly one end
+                          └──▶ retract(flight) ──▶ place(request, tried)
+
+Everything that changes the controller goes through here and into the decision log in the same order, so that the log
+can be replayed. Not a line of HTTP: the relay brings requests, the watch brings polls and health.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from selector.core.controller import Controller
+from selector.core.eligibility import can_ever_serve, within_context
+from selector.core.stream import SpecCounts, StreamObserver
+from selector.core.tracker import LoadSignal
+from selector.core.types import BackendView, Decision, Finish, Outcome, RequestView
+from selector.files.decision_log_writer import DecisionLogWriter
+from selector.router.answers import RETRY_SOON, RefusedRequest
+from selector.router.headers import decision_headers
+from selector.router.metrics import RouterMetrics
+from selector.router.request import ClientRequest
+
+_KEPT_DECISIONS = 200
+
+
+@dataclass(slots=True, kw_only=True)
+class Flight:
+    """One request on one backend."""
+
+    request: ClientRequest
+    backend: str
+    arm: str
+    reason: str
+    dispatched_s: float
+    observer: StreamObserver = field(default_factory=StreamObserver)
+    over: bool = False
+    """Ended or retracted."""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What the client is told about the decision."""
+        return decision_headers(self.arm, self.backend, self.reason)
+
+
+class Dispatcher:
+    """One controller's dispatcher; belongs to the event loop that serves."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        metrics: RouterMetrics,
+        clock: Callable[[], float],
+        *,
+        log: DecisionLogWriter | None = None,
+        adaptive_arms: Collection[str] = (),
+    ) -> None:
+        """`clock` gives seconds since the router started. Adaptive arms report accept rates that mean nothing."""
+        self.controller = controller
+        self.flights: dict[str, Flight] = {}
+        """In flight, by the router's request id."""
+        self.recent: deque[Mapping[str, object]] = deque(maxlen=_KEPT_DECISIONS)
+        """The last decisions and outcomes, oldest first."""
+        self._metrics = metrics
+        self._clock = clock
+        self._log = log
+        self._adaptive_arms = frozenset(adaptive_arms)
+
+    def expected_output_tokens(self, text_type: str, max_output_tokens: int | None) -> float:
+        """For building a `RequestView`."""
+        return self.controller.expected_output_tokens(text_type, max_output_tokens)
+
+    def place(self, request: ClientRequest, tried: Collection[str] = ()) -> Flight:
+        """Decides where `request` goes, `tried` backends left out. Raises `RefusedRequest` when it can go nowhere."""
+        now_s = self._clock()
+        if request.view is None:
+            flight = self._least_loaded(request, tried, now_s)
+        else:
+            flight = self._decided(request, request.view, tried, now_s)
+        self.flights[request.id] = flight
+        return flight
+
+    def has_place(self, request: ClientRequest, tried: Collection[str]) -> bool:
+        """Whether there is a backend left for the request, if it were taken back."""
+        return any(self._can_serve(view, request.view) for view in self._available(tried, self._clock()))
+
+    def retract(self, flight: Flight, why: str) -> None:
+        """The backend failed before the first byte; the request may be placed again."""
+        flight.over = True
+        del self.flights[flight.request.id]
+        if flight.request.view is not None:
+            self._take_back(flight, why, self._clock())
+
+    def end(self, flight: Flight, finish: Finish) -> None:
+        """The request is over, however it went; what its observer saw is learnt. A second end does nothing."""
+        if flight.over:
+            return
+        now_s = self._clock()
+        flight.over = True
+        del self.flights[flight.request.id]
+        view = flight.request.view
+        if view is None:
+            return
+        outcome = self._outcome(flight, view, finish, now_s)
+        self.controller.end(outcome, now_s)
+        self._write("end", {"t_s": now_s, "outcome": outcome})
+        self._metrics.ended(view, outcome)
+        self.recent.append({"event": "end", "t_s": now_s, "outcome": outcome})
+
+    def polled(self, backend: str, signal: LoadSignal) -> None:
+        """A backend reported its load."""
+        now_s = self._clock()
+        self.controller.tracker.polled(backend, signal, now_s)
+        self._write("poll", {"t_s": now_s, "backend": backend, "signal": signal})
+
+    def health_changed(self, backend: str, *, available: bool, reason: str | None) -> None:
+        """A backend became available or not."""
+        self._health(backend, available, reason, self._clock())
+
+    def _decided(self, request: ClientRequest, view: RequestView, tried: Collection[str], now_s: float) -> Flight:
+        self._refuse_what_no_backend_serves(view)
+        if not self.has_place(request, tried):
+            raise self._no_backend(tried)
+        failures = self.controller.policy_failures
+        with self._hidden(tried, now_s):
+            decision = self.controller.decide(view, now_s)
+            self._log_decision(view, decision, now_s, fallback=self.controller.policy_failures > failures)
+        if decision.backend is None:
+            raise RefusedRequest(503, f"the policy refused the request: {decision.reason}", headers=[RETRY_SOON])
+        arm = self.controller.context.spec(decision.backend).arm
+        flight = Flight(request=request, backend=decision.backend, arm=arm, reason=decision.reason, dispatched_s=now_s)
+        if decision.backend in tried:
+            self._take_back(flight, "failed this request before", now_s)
+            raise self._no_backend(tried)
+        return flight
+
+    def _take_back(self, flight: Flight, why: str, now_s: float) -> None:
+        self.controller.retract(flight.request.id, now_s)
+        self._write("retract", {"t_s": now_s, "id": flight.request.id, "backend": flight.backend, "why": why})
+
+    def _least_loaded(self, request: ClientRequest, tried: Collection[str], now_s: float) -> Flight:
+        views = self._available(tried, now_s)
+        if not views:
+            raise self._no_backend(tried)
+        own = [flight.backend for flight in self.flights.values() if flight.request.view is None]
+        best = min(views, key=lambda view: view.batch + own.count(view.name))
+        return Flight(
+            request=request,
+            backend=best.name,
+            arm=best.arm,
+            reason="least loaded, nothing is generated",
+            dispatched_s=now_s,
+        )
+
+    def _refuse_what_no_backend_serves(self, view: RequestView) -> None:
+        specs = self.controller.context.backends
+        largest = max(spec.max_context_tokens for spec in specs)
+        if not within_context(view, largest):
+            if view.prompt_tokens >= largest:
+                message = (
+                    f"The input ({view.prompt_tokens} tokens) is longer than the model's context length"
+                    f" ({largest} tokens)."
+                )
+            else:
+                message = (
+                    f"max_completion_tokens is too large: {view.max_output_tokens}. With an input of"
+                    f" {view.prompt_tokens} tokens it exceeds the model's context length ({largest} tokens)."
+                )
+            raise RefusedRequest(400, message, nested=True)
+        if not any(can_ever_serve(view, spec) for spec in specs):
+            wanted = ", ".join(sorted(view.needs))
+            raise RefusedRequest(400, f"no backend can serve a request of this length that needs {wanted}")
+
+    def _no_backend(self, tried: Collection[str]) -> RefusedRequest:
+        states = [
+            f"{view.name}: {'failed this request' if view.name in tried else view.unavailable_reason}"
+            for view in self.controller.tracker.view(self._clock()).backends
+            if view.name in tried or not view.available
+        ]
+        return RefusedRequest(503, f"no backend is available ({'; '.join(states)})", headers=[RETRY_SOON])
+
+    def _available(self, tried: Collection[str], now_s: float) -> list[BackendView]:
+        views = self.controller.tracker.view(now_s).backends
+        return [view for view in views if view.available and view.name not in tried]
+
+    def _can_serve(self, backend: BackendView, view: RequestView | None) -> bool:
+        return view is None or can_ever_serve(view, self.controller.context.spec(backend.name))
+
+    @contextmanager
+    def _hidden(self, tried: Collection[str], now_s: float) -> Iterator[None]:
+        """Makes backends that failed this request unavailable to the policy while it decides, in the log too."""
+        hidden = [view.name for view in self._available((), now_s) if view.name in tried]
+        for name in hidden:
+            self._health(name, False, "failed the request being decided", now_s)
+        try:
+            yield
+        finally:
+            for name in hidden:
+                self._health(name, True, None, now_s)
+
+    def _health(self, backend: str, available: bool, reason: str | None, now_s: float) -> None:
+        self.controller.tracker.health_changed(backend, available, reason, now_s)
+        self._write("health", {"t_s": now_s, "backend": backend, "available": available, "reason": reason})
+
+    def _log_decision(self, view: RequestView, decision: Decision, now_s: float, *, fallback: bool) -> None:
+        spec = None if decision.backend is None else self.controller.context.spec(decision.backend)
+        fields: dict[str, object] = {
+            "t_s": now_s,
+            "request": view,
+            "backend": decision.backend,
+            "arm": None if spec is None else spec.arm,
+            "reason": decision.reason,
+            "candidates": decision.candidates,
+            "settings": decision.settings,
+            "fallback": fallback,
+        }
+        self._write("decision", fields)
+        self._metrics.decided(None if spec is None else spec.arm, decision.reason)
+        self.recent.append({"event": "decision", **fields})
+
+    def _outcome(self, flight: Flight, view: RequestView, finish: Finish, now_s: float) -> Outcome:
+        seen = flight.observer
+        spec = self._believable(flight.arm, seen.spec)
+        return Outcome(
+            request_id=view.request_id,
+            backend=flight.backend,
+            arm=flight.arm,
+            text_type=view.text_type,
+            finish=finish,
+            prompt_tokens=seen.prompt_tokens if seen.prompt_tokens is not None else view.prompt_tokens,
+            # A stream that ended early did not say; every chunk has at least one token.
+            accepted_tokens=seen.completion_tokens if seen.completion_tokens is not None else seen.chunks,
+            dispatched_s=flight.dispatched_s,
+            finished_s=now_s,
+            ttft_ms=None if seen.first_s is None else 1e3 * (seen.first_s - view.arrival_s),
+            # Several answers in one stream interleave: the time between any two of its tokens is no reader's.
+            tbt_ms=seen.tbt_ms if flight.request.samples == 1 else None,
+            verify_passes=None if spec is None else spec.verify_passes,
+            accepted_drafts=None if spec is None else spec.accepted_drafts,
+        )
+
+    def _believable(self, arm: str, spec: SpecCounts | None) -> SpecCounts | None:
+        """The counts, unless the rate beside them is impossible; the model judges the counts themselves."""
+        if spec is None or spec.accept_rate is None or arm in self._adaptive_arms:
+            return spec
+        if 0.0 <= spec.accept_rate <= 1.0:
+            return spec
+        self._metrics.refused_rates.inc()
+        return None
+
+    def _write(self, event: str, fields: Mapping[str, object]) -> None:
+        if self._log is not None:
+            self._log.write(event, fields)

@@ -1,0 +1,110 @@
+"""What the router tells Prometheus, in a registry of its own, in base units."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from selector.core.types import Finish, Outcome, RequestView
+
+_TBT_BUCKETS_S = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
+_TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
+_MOST_REASON_KINDS = 32
+_KIND = re.compile(r"[^\d:;,(]*")
+_PREFIX = "drafter_selector_"
+
+Reading = Callable[[], float]
+_Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
+
+
+class RouterMetrics:
+    """All metrics. Label values come from the fleet file or are bounded in number."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._readings = _Readings()
+        self._registry.register(self._readings)
+        self._reason_kinds: set[str] = set()
+        self._decisions = self._counter("decisions", "Decisions, by arm and kind of reason.", ["arm", "reason"])
+        self._outcomes = self._counter("outcomes", "Requests that ended, by how.", ["arm", "finish"])
+        self._attainment = self._counter(
+            "tbt_target", "Requests with a target: met, missed, or unknown.", ["slo_class", "result"]
+        )
+        self._accepted_tokens = self._counter("accepted_tokens", "Tokens delivered.", ["arm", "text_type"])
+        self._tbt = self._histogram("tbt_seconds", "Mean time between tokens of a request.", _TBT_BUCKETS_S)
+        self._ttft = self._histogram("ttft_seconds", "Time to the first token.", _TTFT_BUCKETS_S)
+        self.upstream_errors = self._counter("upstream_errors", "Failures of backends under requests.", ["backend"])
+        self.refused_requests = self._counter("refused_requests", "Requests that the router answered.", ["status"])
+        self.refused_rates = self._counter("refused_accept_rates", "Accept rates outside 0 to 1.", [])
+
+    def decided(self, arm: str | None, reason: str) -> None:
+        """A policy decided."""
+        self._decisions.labels("" if arm is None else arm, self.reason_kind(reason)).inc()
+
+    def reason_kind(self, reason: str) -> str:
+        """The words of a reason before its first number or aside: reasons are free text, label values must be few."""
+        match = _KIND.match(reason)
+        kind = match.group().strip() if match else ""
+        if kind not in self._reason_kinds:
+            if len(self._reason_kinds) >= _MOST_REASON_KINDS:
+                return "other"
+            self._reason_kinds.add(kind)
+        return kind
+
+    def ended(self, request: RequestView, outcome: Outcome) -> None:
+        """A request ended."""
+        self._outcomes.labels(outcome.arm, outcome.finish.value).inc()
+        self._accepted_tokens.labels(outcome.arm, outcome.text_type).inc(outcome.accepted_tokens)
+        if outcome.tbt_ms is not None:
+            self._tbt.labels(request.slo_class).observe(outcome.tbt_ms / 1e3)
+        if outcome.ttft_ms is not None:
+            self._ttft.labels(request.slo_class).observe(outcome.ttft_ms / 1e3)
+        if request.tbt_target_ms is not None:
+            self._attainment.labels(request.slo_class, _attained(request.tbt_target_ms, outcome)).inc()
+
+    def read_gauge(self, name: str, text: str, value: Reading, **labels: str) -> None:
+        """A gauge whose value is read at each scrape; once per set of label values."""
+        self._readings.add(GaugeMetricFamily, name, text, value, labels)
+
+    def read_counter(self, name: str, text: str, value: Reading, **labels: str) -> None:
+        """A counter that somebody else keeps, read at each scrape."""
+        self._readings.add(CounterMetricFamily, name, text, value, labels)
+
+    def render(self) -> bytes:
+        """The text exposition format."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, text: str, labels: Iterable[str]) -> Counter:
+        return Counter(_PREFIX + name, text, list(labels), registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(_PREFIX + name, text, ["slo_class"], buckets=buckets, registry=self._registry)
+
+
+def _attained(target_ms: float, outcome: Outcome) -> str:
+    if outcome.finish is Finish.FAILED:
+        return "missed"
+    if outcome.finish is Finish.CANCELLED or outcome.tbt_ms is None:
+        return "unknown"
+    return "met" if outcome.tbt_ms <= target_ms else "missed"
+
+
+class _Readings(Collector):
+    """Values that live elsewhere."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, tuple[_Family, str, list[tuple[Mapping[str, str], Reading]]]] = {}
+
+    def add(self, family: _Family, name: str, text: str, value: Reading, labels: Mapping[str, str]) -> None:
+        self._families.setdefault(name, (family, text, []))[2].append((labels, value))
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (family, text, values) in self._families.items():
+            metric = family(_PREFIX + name, text, labels=list(values[0][0]))
+            for labels, value in values:
+                metric.add_metric(list(labels.values()), value())
+            yield metric

@@ -1,0 +1,214 @@
+"""From a client's headers and body to what a policy may know of the request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from selector.core.prompttokens import estimate_prompt_tokens
+from selector.core.requestneeds import needs
+from selector.core.requesttext import extract
+from selector.core.sessionkey import session_key
+from selector.core.texttype import classify
+from selector.core.types import TEXT_TYPES, RequestView
+from selector.files.fleet import Fleet
+from selector.router.answers import RefusedRequest
+from selector.router.routes import Dialect, Route
+
+TARGET_HEADERS = ("x-tbt-target-ms", "x-slo-tpot-ms")
+"""Milliseconds per token that the client asks for; the first one given counts."""
+CLASS_HEADER = "x-slo-class"
+TEXT_TYPE_HEADER = "x-text-type"
+
+_SGLEXT_FIELDS = (
+    "return_spec_tokens_details",
+    "return_cached_tokens_details",
+    "return_routed_experts",
+    "return_input_ids_in_sglext",
+    "return_output_ids_in_sglext",
+)
+
+ExpectedOutput = Callable[[str, int | None], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequest:
+    """One request to pass on."""
+
+    id: str
+    """The router's own name for it, unique and of fixed length."""
+    route: Route
+    body: bytes
+    """As it came."""
+    arrival_s: float
+    fields: Mapping[str, Any]
+    """The body, parsed; empty where no policy decides."""
+    view: RequestView | None
+    """What the policy sees; `None` where none decides."""
+    streams: bool = False
+    samples: int = 1
+    """Answers asked for: prompts × choices."""
+    wants_usage: bool = False
+    wants_sglext: bool = False
+    """Whether the client asked for anything in SGLang's extension chunk."""
+
+    @property
+    def rids(self) -> tuple[str, ...]:
+        """By which the client, or the backend, knows the request."""
+        given = self.fields.get("rid")
+        if isinstance(given, str) and given:
+            return (given,)
+        if isinstance(given, list):
+            return tuple(rid for rid in given if isinstance(rid, str) and rid)
+        return (self.id,)
+
+    @property
+    def needs_rid(self) -> bool:
+        """Whether the router has to name it: batches are named by the server, one name a prompt."""
+        return self.route.takes_rid and self.samples == 1 and self.fields.get("rid") is None
+
+
+class RequestReader:
+    """Reads requests by the rules of one fleet file."""
+
+    def __init__(self, fleet: Fleet, expected_output_tokens: ExpectedOutput) -> None:
+        self._slo = fleet.slo
+        self._trusts_text_type = fleet.router.trust_text_type_header
+        self._expected_output_tokens = expected_output_tokens
+
+    def read(
+        self, route: Route, headers: Mapping[str, str], body: bytes, *, request_id: str, arrival_s: float
+    ) -> ClientRequest:
+        """The request. Raises `RefusedRequest` (400) for a header or body that cannot be used."""
+        if not route.generates:
+            return ClientRequest(id=request_id, route=route, body=body, arrival_s=arrival_s, fields={}, view=None)
+        slo_class = self._slo_class(headers)
+        target_ms = _target_ms(headers)
+        trusted_type = self._text_type(headers)
+        fields = _parsed(body)
+        readable = _readable(route, fields)
+        text = extract(readable)
+        text_type, probabilities = trusted_type, None
+        if text_type is None:
+            estimate = classify(text)
+            text_type, probabilities = estimate.text_type, estimate.probabilities
+        max_output_tokens = _max_output_tokens(route, fields)
+        view = RequestView(
+            request_id=request_id,
+            arrival_s=arrival_s,
+            prompt_tokens=estimate_prompt_tokens(text),
+            expected_output_tokens=self._expected_output_tokens(text_type, max_output_tokens),
+            max_output_tokens=max_output_tokens,
+            text_type=text_type,
+            text_probabilities=probabilities,
+            slo_class=slo_class,
+            tbt_target_ms=target_ms if target_ms is not None else self._slo.tbt_target_ms(slo_class),
+            needs=needs(readable),
+            session_key=session_key(readable),
+        )
+        options = fields.get("stream_options")
+        return ClientRequest(
+            id=request_id,
+            route=route,
+            body=body,
+            arrival_s=arrival_s,
+            fields=fields,
+            view=view,
+            streams=fields.get("stream") is True,
+            samples=_samples(route, fields),
+            wants_usage=isinstance(options, dict) and bool(options.get("include_usage")),
+            wants_sglext=any(fields.get(name) for name in _SGLEXT_FIELDS)
+            or any(name.startswith("x-sglext-") for name in headers),
+        )
+
+    def _slo_class(self, headers: Mapping[str, str]) -> str:
+        slo_class = headers.get(CLASS_HEADER)
+        if slo_class is None:
+            return self._slo.default_class
+        known = sorted(self._slo.classes) or [self._slo.default_class]
+        if slo_class not in known:
+            raise _bad_header(CLASS_HEADER, slo_class, f"one of {', '.join(known)}")
+        return slo_class
+
+    def _text_type(self, headers: Mapping[str, str]) -> str | None:
+        text_type = headers.get(TEXT_TYPE_HEADER)
+        if text_type is None or not self._trusts_text_type:
+            return None
+        if text_type not in TEXT_TYPES:
+            raise _bad_header(TEXT_TYPE_HEADER, text_type, f"one of {', '.join(TEXT_TYPES)}")
+        return text_type
+
+
+def _target_ms(headers: Mapping[str, str]) -> float | None:
+    for name in TARGET_HEADERS:
+        text = headers.get(name)
+        if text is None:
+            continue
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (value > 0 and math.isfinite(value)):
+            raise _bad_header(name, text, "a number of milliseconds above 0")
+        return value
+    return None
+
+
+def _bad_header(name: str, value: str, wanted: str) -> RefusedRequest:
+    return RefusedRequest(400, f"header {name} is {value[:64]!r}; it must be {wanted}", param=name)
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as bad:
+        raise RefusedRequest(
+            400,
+            "1 validation error:\n  "
+            f"{{'type': 'json_invalid', 'loc': ('body', {bad.pos}), 'msg': 'JSON decode error', "
+            f"'input': {{}}, 'ctx': {{'error': {bad.msg!r}}}}}",
+        ) from None
+    if not isinstance(fields, dict):
+        raise RefusedRequest(
+            400, "1 validation error:\n  {'type': 'dict_type', 'loc': ('body',), 'msg': 'Input should be an object'}"
+        )
+    return fields
+
+
+def _readable(route: Route, fields: dict[str, Any]) -> Mapping[str, object]:
+    """The body as the text reader knows bodies: the newer routes keep their text elsewhere."""
+    match route.dialect:
+        case Dialect.RESPONSES:
+            prompt = fields.get("input")
+            moved = {"messages": prompt} if isinstance(prompt, list) else {"prompt": prompt}
+            return {**fields, **moved}
+        case Dialect.MESSAGES if isinstance(fields.get("messages"), list) and fields.get("system"):
+            return {**fields, "messages": [{"role": "system", "content": fields["system"]}, *fields["messages"]]}
+        case _:
+            return fields
+
+
+def _max_output_tokens(route: Route, fields: Mapping[str, Any]) -> int | None:
+    options = fields.get("sampling_params") if route.dialect is Dialect.GENERATE else fields
+    if isinstance(options, dict):
+        for name in route.max_tokens_fields:
+            value = options.get(name)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+def _samples(route: Route, fields: Mapping[str, Any]) -> int:
+    """Prompts × choices, at least 1."""
+    options = fields.get("sampling_params") if route.dialect is Dialect.GENERATE else fields
+    choices = options.get("n") if isinstance(options, dict) else None
+    prompts = 1
+    for name in ("prompt", "text", "input_ids"):
+        value = fields.get(name)
+        if isinstance(value, list) and value and not isinstance(value[0], int):
+            prompts = len(value)
+    return prompts * (choices if isinstance(choices, int) and choices > 1 else 1)

@@ -1,0 +1,256 @@
+"""A router that serves: everything put together, started and ended in order.
+
+    async with RunningRouter(fleet, policy, fallback, port=0) as router:
+        ...  # router.url
+
+It runs in the event loop of its caller and installs no signal handlers: `serve` does, and calls `drain`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+
+from selector import __version__
+from selector.core.controller import Controller
+from selector.errors import UsageError
+from selector.files.decision_log import BackendRecord, PolicyRecord, StartEvent
+from selector.files.decision_log_writer import DecisionLogWriter
+from selector.files.fleet import LoadedFleet
+from selector.files.policy import LoadedPolicy
+from selector.router.app import RouterApp
+from selector.router.control import control_app
+from selector.router.dispatch import Dispatcher
+from selector.router.metrics import RouterMetrics
+from selector.router.relay import Relay
+from selector.router.request import RequestReader
+from selector.router.state import RouterState
+from selector.router.upstream import Upstream
+from selector.router.watch import FleetWatch
+
+_KEEP_ALIVE_S = 75
+_CLOSE_WITHIN_S = 1
+"""How long connections may take to close once their requests are over or given up."""
+
+
+class RunningRouter:
+    """An async context manager: serving inside, drained and closed after it."""
+
+    def __init__(
+        self,
+        fleet: LoadedFleet,
+        policy: LoadedPolicy,
+        fallback: LoadedPolicy,
+        *,
+        params: Mapping[str, object] | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        decision_log: Path | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`params` are the policy's. Host, port and log default to the fleet file's; port 0 is any free one."""
+        options = fleet.fleet.router
+        self._fleet = fleet
+        self._policy = policy
+        self._fallback = fallback
+        self._params = dict(params or {})
+        self._host = options.host if host is None else host
+        self._port = options.port if port is None else port
+        named_log = None if options.decision_log is None else Path(options.decision_log)
+        self._log_path = named_log if decision_log is None else decision_log
+        self._seed = seed
+        self._clock = clock
+        self._stack = AsyncExitStack()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    async def __aenter__(self) -> Self:
+        """Serves on return. Raises `InputError` for what the user gave wrongly."""
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def drain(self) -> bool:
+        """Refuses new requests and waits for running ones, up to the fleet file's limit; whether all ended."""
+        self.state.draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._fleet.fleet.router.drain_timeout_s):
+                await self._app.idle()
+                return True
+        return False
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        fleet, options = self._fleet, self._fleet.fleet.router
+        context = fleet.policy_context(self._seed)
+        controller = Controller(
+            context, self._policy.make(self._params, context), fallback=self._fallback.make({}, context)
+        )
+        listener = stack.enter_context(contextlib.closing(self._listener()))
+        upstreams: dict[str, Upstream] = {}
+        for backend, spec in zip(fleet.fleet.backends, fleet.specs, strict=True):
+            upstreams[backend.name] = Upstream(backend, spec, options, fleet.where)
+            stack.push_async_callback(upstreams[backend.name].close)
+        profiles = {backend.name: fleet.profiles[backend.profile] for backend in fleet.fleet.backends}
+        records = [
+            PolicyRecord(label=policy.label, sha256=policy.sha256, params=params)
+            for policy, params in ((self._policy, self._params), (self._fallback, {}))
+        ]
+        log = self._opened_log(*records)
+        if log is not None:
+            stack.push_async_callback(asyncio.to_thread, log.close)
+        started_s = self._clock()
+
+        def now_s() -> float:
+            return self._clock() - started_s
+
+        metrics = RouterMetrics()
+        adaptive = [
+            backend.arm
+            for backend in fleet.fleet.backends
+            if "--speculative-adaptive" in profiles[backend.name].arm(backend.arm).launch.flags
+        ]
+        dispatcher = Dispatcher(controller, metrics, now_s, log=log, adaptive_arms=adaptive)
+        watch = FleetWatch(upstreams, profiles, dispatcher, options)
+        self.state = RouterState(
+            target=fleet.fleet.target,
+            policy=records[0],
+            fallback=records[1],
+            dispatcher=dispatcher,
+            watch=watch,
+            metrics=metrics,
+            log=log,
+            now_s=now_s,
+        )
+        _read_by_metrics(self.state)
+        reader = RequestReader(fleet.fleet, dispatcher.expected_output_tokens)
+        relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s, max_body_bytes=options.max_body_bytes)
+        self._app = RouterApp(relay, control_app(self.state), self.state)
+        await watch.first_look()
+        stack.push_async_callback(_cancelled, asyncio.create_task(watch.run()))
+        server = _Server(self._app)
+        stack.push_async_callback(server.end)
+        await server.begin(listener)
+        stack.push_async_callback(self.drain)
+
+    def _listener(self) -> socket.socket:
+        try:
+            info = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            listener = socket.socket(info[0], info[1], info[2])
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(info[4])
+            except BaseException:
+                listener.close()
+                raise
+        except OSError as failed:
+            where = f"router {self._host}:{self._port}"
+            raise UsageError(where, f"cannot listen there ({failed.strerror})", "choose another host or port") from None
+        self._port = listener.getsockname()[1]
+        return listener
+
+    def _opened_log(self, policy: PolicyRecord, fallback: PolicyRecord) -> DecisionLogWriter | None:
+        if self._log_path is None:
+            return None
+        start = StartEvent(
+            wall=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            version=__version__,
+            target=self._fleet.fleet.target,
+            policy=policy,
+            fallback=fallback,
+            seed=self._seed,
+            backends=tuple(BackendRecord(name=spec.name, arm=spec.arm) for spec in self._fleet.specs),
+        )
+        return DecisionLogWriter(self._log_path, start)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn in somebody else's loop."""
+
+    def __init__(self, app: RouterApp) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=_CLOSE_WITHIN_S,
+            )
+        )
+        self._up = asyncio.Event()
+
+    async def begin(self, listener: socket.socket) -> None:
+        """Returns when it accepts connections."""
+        self._serving = asyncio.create_task(self.serve(sockets=[listener]))
+        await self._up.wait()
+
+    async def end(self) -> None:
+        """Closes the listener and every connection; requests still running are given up."""
+        self.should_exit = True
+        await self._serving
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Tells `begin`."""
+        await super().startup(sockets)
+        self._up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the signals to the program that embeds the router."""
+        yield
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def _read_by_metrics(state: RouterState) -> None:
+    """Connects the metrics that are read and not counted."""
+    metrics, controller, log = state.metrics, state.dispatcher.controller, state.log
+    for name, watched in state.watch.backends.items():
+        labels = {"backend": name, "arm": watched.upstream.arm}
+
+        def in_flight(name: str = name) -> float:
+            return controller.tracker.in_flight(name)
+
+        def available(name: str = name) -> float:
+            return float(state.watch.backends[name].health.state == "available")
+
+        metrics.read_gauge("in_flight_requests", "Requests on a backend.", in_flight, **labels)
+        metrics.read_gauge("backend_available", "Whether a backend gets requests.", available, **labels)
+    metrics.read_counter("policy_failures", "Times the fallback stepped in.", lambda: controller.policy_failures)
+    acceptance = controller.context.acceptance
+    metrics.read_counter("acceptance_samples", "Requests that taught acceptance.", lambda: acceptance.samples)
+    metrics.read_counter(
+        "acceptance_refused_samples", "Speculation counts that cannot be.", lambda: acceptance.refused_samples
+    )
+    if log is not None:
+        metrics.read_counter("decision_log_dropped_lines", "Lines that were not written.", lambda: log.dropped)

@@ -1,0 +1,35 @@
+"""What the router's parts share, for those that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from selector.files.decision_log import PolicyRecord
+from selector.files.decision_log_writer import DecisionLogWriter
+from selector.router.dispatch import Dispatcher
+from selector.router.metrics import RouterMetrics
+from selector.router.watch import FleetWatch
+
+
+@dataclass(slots=True, kw_only=True)
+class RouterState:
+    """One running router."""
+
+    target: str
+    policy: PolicyRecord
+    fallback: PolicyRecord
+    dispatcher: Dispatcher
+    watch: FleetWatch
+    metrics: RouterMetrics
+    log: DecisionLogWriter | None
+    now_s: Callable[[], float]
+    """Seconds since the router started."""
+    draining: bool = False
+    """New requests are refused; running ones may end."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request could be served now."""
+        fleet = self.dispatcher.controller.tracker.view(self.now_s())
+        return not self.draining and any(backend.available for backend in fleet.backends)

@@ -1,0 +1,134 @@
+"""Invariants of the server model: tokens and energy are conserved, jumps equal steps, clocks never run backwards."""
+
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selector.simulator.draws import AcceptDraws
+from selector.simulator.server import Job, ServerModel
+from tests.fleets import arm_cost
+
+arrivals = st.lists(
+    st.tuples(
+        st.floats(0.0, 0.3),  # gap to the one before
+        st.integers(1, 12_000),  # prompt tokens
+        st.integers(1, 250),  # output tokens
+    ),
+    min_size=1,
+    max_size=25,
+)
+servers = st.tuples(
+    st.sampled_from(["none", "eagle3-k1", "dspark-8", "dflash-16"]),
+    st.integers(1, 12),
+    st.sampled_from([13_000, 40_000, 400_000]),
+)
+
+
+def run(server: ServerModel, requests: list[tuple[float, int, int]], *, by_step: bool) -> list[Job]:
+    """Drives the server to the end, event by event or step by step."""
+    jobs, done, at_s = [], [], 0.0
+    for key, (gap, prompt, output) in enumerate(requests):
+        at_s += gap
+        jobs.append(
+            Job(
+                key=key,
+                draw_key=key,
+                prompt_tokens=prompt,
+                output_tokens=output,
+                arrived_s=at_s,
+                accept_length=min(2.5, server.cost.verify_tokens),
+                accept_spread=0.15,
+            )
+        )
+    pending = list(reversed(jobs))
+    last_s = 0.0
+    for _ in range(1_000_000):
+        event_s = server.next_boundary_s() if by_step else server.next_event_s()
+        arrival_s = pending[-1].arrived_s if pending else inf
+        if event_s is None and arrival_s == inf:
+            break
+        now_s = min(inf if event_s is None else event_s, arrival_s)
+        server.advance(now_s)
+        assert server.now_s >= last_s
+        last_s = server.now_s
+        if now_s == arrival_s:
+            server.enqueue(pending.pop(), now_s)
+        done.extend(server.finished)
+        server.finished.clear()
+    else:
+        pytest.fail("the server does not come to an end")
+    return done
+
+
+def new_server(arm: str, places: int, kv_tokens: int) -> ServerModel:
+    return ServerModel(arm_cost(arm), AcceptDraws(3), max_running_requests=places, max_kv_tokens=kv_tokens)
+
+
+@given(servers, arrivals)
+@settings(max_examples=60)
+def test_tokens_energy_and_places_are_conserved(
+    what: tuple[str, int, int], requests: list[tuple[float, int, int]]
+) -> None:
+    server = new_server(*what)
+    done = run(server, requests, by_step=False)
+    totals = server.totals
+    assert sorted(job.key for job in done) == list(range(len(requests)))
+    assert totals.accepted_tokens == pytest.approx(sum(output for _, _, output in requests))
+    assert sum(job.decode_j for job in done) == pytest.approx(totals.decode_j, rel=1e-9, abs=1e-9)
+    assert sum(job.prefill_j for job in done) == pytest.approx(totals.prefill_j, rel=1e-9, abs=1e-9)
+    assert totals.moments[5] == pytest.approx(sum(output - 1 for _, _, output in requests))
+    assert totals.moments[2] == pytest.approx(totals.decode_s * 1e6)
+    assert (server.batch, server.waiting, server.kv_tokens) == (0, 0, 0.0)
+    for job in done:
+        assert job.first_token_s is not None and job.finished_s is not None
+        assert job.arrived_s < job.first_token_s <= job.finished_s
+        assert job.delivered(server.step) == job.output_tokens
+
+
+@given(servers, arrivals)
+@settings(max_examples=40)
+def test_jumping_is_the_same_as_stepping(what: tuple[str, int, int], requests: list[tuple[float, int, int]]) -> None:
+    jumping, stepping = new_server(*what), new_server(*what)
+    jumped, stepped = run(jumping, requests, by_step=False), run(stepping, requests, by_step=True)
+    assert [job.key for job in jumped] == [job.key for job in stepped]
+    assert jumping.step == stepping.step
+    assert jumping.now_s == pytest.approx(stepping.now_s, rel=1e-9)
+    assert jumping.totals.decode_j == pytest.approx(stepping.totals.decode_j, rel=1e-9)
+    for one, other in zip(jumped, stepped, strict=True):
+        assert one.finished_s == pytest.approx(other.finished_s, rel=1e-9)
+        assert one.verify_passes == other.verify_passes
+
+
+@given(servers, arrivals, st.data())
+@settings(max_examples=40)
+def test_aborting_leaves_nothing_behind(
+    what: tuple[str, int, int], requests: list[tuple[float, int, int]], data: st.DataObject
+) -> None:
+    server = new_server(*what)
+    at_s, keys = 0.0, []
+    for key, (gap, prompt, output) in enumerate(requests):
+        at_s += gap
+        server.advance(at_s)
+        server.enqueue(
+            Job(
+                key=key,
+                draw_key=key,
+                prompt_tokens=prompt,
+                output_tokens=output,
+                arrived_s=at_s,
+                accept_length=1.5,
+                accept_spread=0.0,
+            ),
+            at_s,
+        )
+        keys.append(key)
+    ended = {job.key for job in server.finished}
+    for key in data.draw(st.permutations(keys)):
+        assert server.remove(key, at_s) == (key not in ended)
+        assert not server.remove(key, at_s)
+    server.advance(at_s + 1_000.0)
+    assert {job.key for job in server.finished} == ended
+    assert (server.batch, server.waiting, server.busy) == (0, 0, False)
+    assert server.kv_tokens == pytest.approx(0.0, abs=1e-6)

@@ -1,0 +1,162 @@
+"""The text type of requests written for these tests, one or more for every rule, and the shape of an estimate."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from selector.core.texttype import Evidence, RequestText, TextEstimate, classify, extract
+from selector.core.types import TEXT_TYPES
+
+WEATHER_TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+
+
+def ask(content: str, **fields: object) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}], **fields}
+
+
+def estimate(body: dict[str, Any]) -> TextEstimate:
+    return classify(extract(body))
+
+
+def probability(body: dict[str, Any], text_type: str) -> float:
+    return estimate(body).probabilities[TEXT_TYPES.index(text_type)]
+
+
+BY_STRUCTURE = [
+    ("tool_call", ask("What is the weather in Oslo?", tools=[WEATHER_TOOL])),
+    ("tool_call", ask("What is the weather in Oslo?", functions=[{"name": "get_weather"}])),
+    ("tool_call", ask("Wie ist das Wetter in Chur?", tools=[WEATHER_TOOL], response_format={"type": "json_object"})),
+    ("tool_call", {"messages": [{"role": "system", "content": "You are a helpful assistant."},
+                                {"role": "user", "content": "Weather in Oslo?"}], "tools": [WEATHER_TOOL]}),
+    ("agentic", {"messages": [{"role": "user", "content": "list the files"},
+                              {"role": "assistant", "content": None,
+                               "tool_calls": [{"id": "1", "function": {"name": "ls", "arguments": "{}"}}]},
+                              {"role": "tool", "content": "a.txt"}]}),
+    ("agentic", {"messages": [{"role": "system", "content": "You run an airline desk. Confirm each change. " * 20},
+                              {"role": "user", "content": "Please move my flight"}], "tools": [WEATHER_TOOL]}),
+    ("structured_output", ask("Describe the picture", response_format={"type": "json_object"})),
+    ("structured_output", ask("Schreibe ein Beispiel", response_format={"type": "json_schema", "json_schema": {}})),
+    ("structured_output", {"text": "hello", "sampling_params": {"json_schema": '{"type": "object"}'}}),
+]  # fmt: skip
+
+BY_TEXT = [
+    ("tool_call", 'You can use these tools:\n[{"name": "get_weather", "description": "Weather", "parameters": '
+                  '{"type": "object", "properties": {"city": {"type": "string"}}}}]\nQuestion: weather in Paris?'),
+    ("structured_output", 'Extract name, age and city and answer as JSON with the keys "name", "age" and "city". '
+                          "Text: Anna, 31, lives in Chur."),
+    ("structured_output", 'Fill this in: {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", '
+                          '"properties": {"name": {"type": "string"}}}'),
+    ("romansh", "Co vai? Jau sun sin viadi en l'Engiadina e tschertg in hotel bunmartgà."),
+    ("romansh", "Scriva ina curta istorgia davart in uors che viva en las muntognas."),
+    ("romansh", "Il tren per Cuira va mintga ura, ma las dumengias na datti betg uschè blers curs sco durant l'emna."),
+    ("romansh", "Translate the following sentence into Romansh: The weather is nice today."),
+    ("romansh", "Übersetze ins Rumantsch Grischun: Guten Morgen, wie geht es dir?"),
+    ("multilingual", "Was ist die Hauptstadt von Frankreich?"),
+    ("multilingual", "¿Cuál es la capital de Australia y por qué no es Sídney?"),
+    ("multilingual", "Bonjour, pouvez-vous m'aider à écrire une fonction Python qui trie une liste ?"),
+    ("multilingual", "Perché il cielo è blu? Spiega come se avessi cinque anni."),
+    ("multilingual", "Explique em poucas palavras como funciona um motor elétrico."),
+    ("multilingual", "Chönd Sie mir bitte säge, wänn dr Zug uf Bärn fahrt?"),
+    ("multilingual", "Напиши короткий рассказ про зиму."),
+    ("multilingual", "오늘 날씨가 어때요?"),
+    ("multilingual", "Translate to German: The cat sat on the mat."),
+    ("long_document", "The quick brown fox jumped over the dog and went home to sleep. " * 160 + "\n\nSummarise it."),
+    ("code", "Write a Rust function that reverses a linked list."),
+    ("code", "How do I undo the last git commit without losing changes?"),
+    ("code", "Why does this crash?\n```c\nint *p = NULL;\n*p = 3;\n```"),
+    ("code", "SELECT name, COUNT(*) FROM users GROUP BY name;\nMake this query faster."),
+    ("code", 'def fibonacci(n: int) -> int:\n    """Return the n-th Fibonacci number."""\n'),
+    ("math", "Solve for x: 3x + 7 = 22"),
+    ("math", "A train leaves at 9:00 at 120 km/h and one at 10:00 at 90 km/h from 450 km away. When do they meet?"),
+    ("math", "Prove that the square root of 2 is irrational."),
+    ("math", "Let $G$ be a finite group of order $pq$ with primes $p<q$. Show that it has a normal subgroup."),
+    ("news", "Firefighters in northern California battled a fast-moving wildfire on Tuesday that forced thousands of "
+             "residents to leave their homes, authorities said. At least four people were hurt, according to police."),
+    ("conversation", "Where is Romansh spoken, and by how many people?"),
+    ("conversation", "I had a fight with my sister last night and I feel awful. What should I do?"),
+    ("conversation", "Plan a three-day trip to Rome with two children."),
+    ("conversation", "Hi"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text_type", "body"), BY_STRUCTURE)
+def test_structure_decides(text_type: str, body: dict[str, Any]) -> None:
+    assert estimate(body).text_type == text_type
+    assert probability(body, text_type) > 0.8
+
+
+@pytest.mark.parametrize(("text_type", "text"), BY_TEXT)
+@pytest.mark.parametrize("as_body", [ask, lambda text: {"prompt": text}, lambda text: {"text": text}])
+def test_text_decides_where_the_structure_is_silent(text_type: str, text: str, as_body: Any) -> None:
+    assert estimate(as_body(text)).text_type == text_type
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        ["Fix the failing test", "```bash\npytest -x\n```", "Command output:\nE   AssertionError: 3 != 4"],
+        ["/add app.py\nrename the function", "app.py\n```\n<<<<<<< SEARCH\ndef f():\n```", "now run the tests"],
+    ],
+)
+def test_a_dialogue_with_commands_and_their_output_is_agentic_without_tool_fields(turns: list[str]) -> None:
+    roles = ("user", "assistant", "user")
+    body = {"messages": [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=True)]}
+    assert estimate(body).text_type == "agentic"
+
+
+def test_a_dialogue_about_code_alone_is_code() -> None:
+    turns = ("Sort a list in Python", "```python\nreturn sorted(xs)\n```", "And in reverse, in the same function?")
+    body = {"messages": [{"role": r, "content": t} for r, t in zip(("user", "assistant", "user"), turns, strict=True)]}
+    assert estimate(body).text_type == "code"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"messages": []}, {"prompt": ""}, {"prompt": " \n\t"}, {"messages": [{"role": "user", "content": []}]},
+     {"input_ids": [1, 2, 3]}],
+)  # fmt: skip
+def test_nothing_to_read_is_unknown_and_every_type_is_as_likely(body: dict[str, Any]) -> None:
+    found = estimate(body)
+    assert found.text_type == "unknown"
+    assert set(found.probabilities) == {1 / len(TEXT_TYPES)}
+    assert found.reasons
+
+
+def test_weak_signs_leave_a_mixture() -> None:
+    found = estimate(ask("Hi"))
+    assert found.text_type == "conversation"
+    assert max(found.probabilities) < 0.6
+
+
+def test_reasons_speak_for_the_type_and_come_strongest_first() -> None:
+    text = extract(ask("x"))
+    evidence = (
+        Evidence(text_type="news", weight=1.0, reason="weak"),
+        Evidence(text_type="code", weight=1.5, reason="for another type"),
+        Evidence(text_type="news", weight=3.0, reason="strong"),
+        Evidence(text_type="news", weight=-0.5, reason="against"),
+    )
+    assert classify(text, lambda _: evidence).reasons == ("strong", "weak")
+
+
+def test_a_text_model_replaces_the_text_rules_but_not_the_structure() -> None:
+    def everything_is_maths(text: RequestText) -> tuple[Evidence, ...]:
+        return (Evidence(text_type="math", weight=5.0, reason=f"read {len(text.text)} characters"),)
+
+    text = extract(ask("Write a Rust function that reverses a linked list."))
+    found = classify(text, everything_is_maths)
+    assert found.text_type == "math"
+    assert found.reasons == ("read 50 characters",)
+    assert found.probabilities[TEXT_TYPES.index("math")] == pytest.approx(
+        math.exp(5) / (math.exp(5) + math.exp(1.5) + 8), rel=1e-12
+    )
+    assert classify(extract(ask("x", tools=[WEATHER_TOOL])), everything_is_maths).text_type == "tool_call"
+
+
+def test_the_end_of_a_long_prompt_is_read() -> None:
+    filler = "The report goes on about the weather and the sea and many other things of that time. " * 20_000
+    text = extract(ask(f"{filler}\n\nTranslate the text above into Romansh."))
+    assert classify(text).text_type == "romansh"

@@ -1,0 +1,168 @@
+"""`examine` finds everything that is wrong with a fleet file at once, and warns of what will surprise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from selector.files.fleetcheck import Examination, examine
+from selector.files.shipped import profile_path
+
+POLICY = """\
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Params:
+    share: float = 0.5
+
+def make_policy(params, context):
+    return object()
+"""
+
+
+def backend(name: str, arm: str = "none", gpu: str = "host0:0", more: str = "", profile: str = "h200__qwen3-8b") -> str:
+    return f'[[backends]]\nname = "{name}"\narm = "{arm}"\ngpus = ["{gpu}"]\nprofile = "{profile}"\n{more}\n'
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.py"
+    path.write_text(POLICY)
+    return path
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, policy: Path) -> Path:
+    """Where the fleet file of a test goes; the policy is there already."""
+    return tmp_path / "f.toml"
+
+
+def examined(path: Path, *parts: str, policy: str | None = None, **environ: str) -> Examination:
+    mine = path.parent / "policy.py"
+    choice = policy if policy is not None else f'[policy]\nname = "{mine}"\nfallback = "{mine}"\n'
+    path.write_text('version = 1\ntarget = "Qwen3-8B"\n' + "".join(parts) + choice)
+    return examine(path, environ)
+
+
+def found(examination: Examination, level: str) -> list[str]:
+    return [str(finding) for finding in examination.findings if finding.level == level]
+
+
+def test_a_sound_fleet_is_loaded_without_a_word(fleet: Path) -> None:
+    examination = examined(fleet, backend("b0", more='url = "http://127.0.0.1:1"'))
+    assert examination.findings == ()
+    assert examination.loaded is not None
+    assert examination.policy is not None and examination.policy.sha256
+    assert examination.fallback is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = ", "is not TOML"),
+        ("", "version: is missing; add it"),
+    ],
+)
+def test_a_file_that_cannot_be_read_as_a_fleet_is_an_error(fleet: Path, text: str, expected: str) -> None:
+    fleet.write_text(text)
+    assert expected in found(examine(fleet), "error")[0]
+
+
+def test_a_missing_file_is_an_error(fleet: Path) -> None:
+    assert found(examine(fleet), "error") == [f"{fleet}: there is no such fleet file; check the path"]
+
+
+def test_every_schema_error_is_listed(fleet: Path) -> None:
+    parts = (backend("b0", more="max_kv_toks = 1"), backend("b1", more="max_kv_tokens = 0"))
+    errors = found(examined(fleet, *parts), "error")
+    assert len(errors) == 2
+    assert "backends[0].max_kv_toks: is not a known field" in errors[0]
+    assert "backends[1].max_kv_tokens: is 0" in errors[1]
+
+
+def test_every_backend_policy_and_address_error_is_listed(fleet: Path) -> None:
+    examination = examined(
+        fleet,
+        backend("b0", arm="mtp-k1", more='url = "http://localhost:5000"'),
+        backend("b1", profile="./gone.json", more='url = "http://127.0.0.1:5000/"'),
+        backend("b2"),
+        policy='[policy]\nname = "no_such"\nfallback = "./gone.py"\n[router]\nhost = "0.0.0.0"\nport = 5000\n',
+    )
+    errors = found(examination, "error")
+    assert len(errors) == 6
+    for part in (
+        "backends[1].url: is 'http://127.0.0.1:5000', where 'b0' already listens",
+        "router.port: is 5000, where backend 'b0' already listens",
+        "backends[0].arm: 'mtp-k1' is not in profile",
+        "backends[1].profile: profile './gone.json'",
+        "policy: policy 'no_such': no shipped policy has this name",
+        "policy.fallback: policy './gone.py'",
+    ):
+        assert [error for error in errors if part in error], part
+    assert examination.loaded is None
+
+
+def test_the_same_port_of_two_machines_is_no_clash(fleet: Path) -> None:
+    urls = ("http://a:5000", "http://b:5000", "https://a")
+    parts = [backend(f"b{n}", gpu=f"g:{n}", more=f'url = "{url}"') for n, url in enumerate(urls)]
+    assert examined(fleet, *parts).findings == ()
+
+
+def test_a_policy_is_made_with_the_file_s_parameters(fleet: Path, policy: Path) -> None:
+    choice = f'[policy]\nname = "{policy}"\nfallback = "{policy}"\n[policy.params]\nshares = 1\n'
+    (error,) = found(examined(fleet, backend("b0", more='url = "http://a"'), policy=choice), "error")
+    assert "shares: is not one of its parameters; it takes share" in error
+
+
+def warnings(fleet: Path, *parts: str, **environ: str) -> list[str]:
+    examination = examined(fleet, *parts, **environ)
+    assert found(examination, "error") == []
+    return found(examination, "warning")
+
+
+def test_a_target_that_no_arm_meets_is_named_with_the_best_there_is(fleet: Path) -> None:
+    classes = "[slo.classes.fast]\ntbt_target_ms = 3\n[slo.classes.slow]\ntbt_target_ms = 9\n"
+    parts = (backend("b0", arm="dspark-8"), backend("b1"), f"[slo]\ndefault_class = 'fast'\n{classes}")
+    (warning,) = [warning for warning in warnings(fleet, *parts) if "slo.classes" in warning]
+    assert "slo.classes.fast.tbt_target_ms: is 3, faster than any arm" in warning
+    assert "romansh (4.44 ms, dspark-8)" in warning
+    assert "code" not in warning
+
+
+def test_what_surprises_is_warned_of(fleet: Path) -> None:
+    found_here = warnings(
+        fleet,
+        backend("b0", arm="eagle3-k3", more='max_running_requests = 40\napi_key_env = "KEY"'),
+        backend("b1", arm="dspark-8", more='url = "http://a"\napi_key_env = "SET"'),
+        SET="secret",
+    )
+    for part in (
+        "b0, b1 share host0:0",
+        "arms.eagle3-k3.acceptance: is assumed, not measured or published, for news, romansh",
+        "arms.dspark-8.acceptance: is assumed",
+        "backends[0].max_running_requests: is 40, and eagle3-k3 was measured up to batch 32",
+        "none can serve requests that need penalties",
+        "backends[0].api_key_env: names KEY, which is not set here",
+        "b0 have no url",
+    ):
+        assert len([warning for warning in found_here if part in warning]) == 1, part
+    assert len(found_here) == 7
+    assert not [warning for warning in found_here if "secret" in warning]
+
+
+def test_profiles_that_differ_are_warned_of(fleet: Path, tmp_path: Path) -> None:
+    document = json.loads(profile_path("h200__qwen3-8b").read_text("utf-8"))
+    document["gpu"]["name"] = "H100"
+    document["arms"]["ngram-8"]["acceptance"]["code"]["mean"] = 4
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(document))
+    found_here = warnings(
+        fleet,
+        backend("b0", more='url = "http://a"'),
+        backend("b1", "ngram-8", "h:1", 'url = "http://b"'),
+        backend("b2", "ngram-8", "h:2", 'url = "http://c"', profile=str(other)),
+    )
+    assert [w for w in found_here if "of different GPUs (H200: b0, b1; H100: b2)" in w]
+    assert [w for w in found_here if "give ngram-8 different accept lengths" in w and "backends[2].profile" in w]

@@ -1,0 +1,218 @@
+"""A sweep measures every cell once, keeps each, survives refusals and dead servers, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from selector.errors import InputError
+from selector.profiler.cells import DecodeCell, FailedStep, IdleCell, PrefillCell, read_cells
+from selector.profiler.config import SweepConfig
+from selector.profiler.energy import ThrottleReason
+from selector.profiler.nvml import GpuFacts
+from selector.profiler.sweep import Bench, Sweep, SweepResult
+
+FACTS = GpuFacts(name="NVIDIA H200", driver="580.1", power_limit_w=700.0)
+
+
+def config(**changes: Any) -> SweepConfig:
+    data: dict[str, Any] = {
+        "version": 1,
+        "output_name": "h200__m",
+        "target": {"name": "M", "model": "m"},
+        "gpu": {"name": "H200", "indices": [0], "peak_tflops": 989, "bandwidth_tb_s": 4.8},
+        "server": {"context_length": 8192, "flags": ["--max-running-requests", "64"]},
+        "decode": {"method": "steady", "window_s": 5.3, "repeats": 2, "cooldown_s": 0.5},
+        "prefill": {"prompt_tokens": [1024, 4096]},
+        "idle": {"window_s": 6, "settle_s": 1},
+        "grid": [{"batches": [1, 8], "prompt_tokens": [512]}],
+        "drift": {"batches": [1], "prompt_tokens": [512]},
+        "arms": [
+            {"name": "none", "algorithm": "none", "verify_tokens": 1},
+            {"name": "eagle3-k2", "algorithm": "EAGLE3", "verify_tokens": 3, "imposed_accept_length": 3},
+            {"name": "ngram-8", "algorithm": "NGRAM", "verify_tokens": 8, "imposed_accept_length": 2},
+        ],
+    }
+    return SweepConfig.model_validate(data | changes)
+
+
+class Watcher:
+    """Notes what an observer hears."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.left_s: list[float] = []
+        self.interrupt_after: int | None = None
+
+    def planned(self, steps: int, done: int, left_s: float) -> None:
+        self.events.append(f"planned {steps} {done}")
+        self.left_s.append(left_s)
+
+    def launching(self, arm: str, left_s: float) -> None:
+        self.events.append(f"launching {arm}")
+        self.left_s.append(left_s)
+
+    def measured(self, cell: object, left_s: float) -> None:
+        self.events.append("measured")
+        self.left_s.append(left_s)
+        if self.interrupt_after is not None and self.events.count("measured") == self.interrupt_after:
+            raise KeyboardInterrupt
+
+    def failed(self, step: str, reason: str, left_s: float) -> None:
+        self.events.append(f"failed {step}")
+
+    def stopped(self, left_s: float) -> None:
+        self.events.append("stopped")
+
+
+@pytest.fixture
+def run(tmp_path, clock, meter, launcher):
+    launcher.accept = {"eagle3-k2": 3, "ngram-8": 2}
+
+    async def run(config: SweepConfig, watcher: Watcher | None = None, **options: Any) -> SweepResult:
+        await clock.sleep(1.0)
+        bench = Bench(clock=clock, launcher=launcher, meter=meter, facts=FACTS, host=None, vocab_size=32_000)
+        return await Sweep(config, tmp_path, bench, watcher or Watcher(), **options).run()
+
+    return run
+
+
+def shape(cell: object) -> tuple[object, ...]:
+    if isinstance(cell, DecodeCell):
+        return cell.arm, cell.sweep_pass, cell.batch, cell.prompt_tokens
+    if isinstance(cell, PrefillCell):
+        return cell.arm, "prefill", cell.prompt_tokens
+    assert isinstance(cell, IdleCell)
+    return "idle", cell.arm
+
+
+EVERYTHING = [
+    ("idle", None),
+    ("idle", "none"),
+    ("none", "main", 1, 512),
+    ("none", "main", 8, 512),
+    ("none", "prefill", 1024),
+    ("none", "prefill", 4096),
+    ("eagle3-k2", "main", 1, 512),
+    ("eagle3-k2", "main", 8, 512),
+    ("ngram-8", "main", 1, 512),
+    ("ngram-8", "main", 8, 512),
+    ("none", "drift", 1, 512),
+]
+
+
+async def test_a_sweep_measures_everything_in_order(run, tmp_path, launcher) -> None:
+    watcher = Watcher()
+    result = await run(config(), watcher)
+    cells = read_cells(tmp_path / "cells.jsonl")
+    assert [shape(cell) for cell in cells] == EVERYTHING
+    assert launcher.launched == ["none", "eagle3-k2", "ngram-8", "none"]
+    assert (result.measured, result.failed, result.left, result.stopped_early) == (11, 0, 0, False)
+    assert watcher.left_s[0] > watcher.left_s[-1] == 0.0
+    eagle = next(cell for cell in cells if isinstance(cell, DecodeCell) and cell.arm == "eagle3-k2")
+    assert [repeat.seed for repeat in eagle.repeats] == [1, 2]
+    assert eagle.repeats[0].accept_length == pytest.approx(3)
+    assert eagle.origin.argv == ("sglang", "eagle3-k2")
+    assert eagle.origin.engine == "sglang 0.5.17"
+    assert (eagle.origin.gpu, eagle.origin.driver, eagle.origin.weights) == ("NVIDIA H200", "580.1", "dummy")
+
+
+@pytest.mark.parametrize("after", [1, 3, 7])
+async def test_a_killed_sweep_goes_on_without_losing_or_repeating_a_cell(run, tmp_path, after) -> None:
+    watcher = Watcher()
+    watcher.interrupt_after = after
+    with pytest.raises(KeyboardInterrupt):
+        await run(config(), watcher)
+    file = tmp_path / "cells.jsonl"
+    assert len(read_cells(file)) == after
+    with file.open("a", encoding="utf-8") as torn:
+        torn.write('{"kind": "decode", "arm": "no')  # killed in the middle of a line
+    again = Watcher()
+    result = await run(config(), again)
+    assert again.events[0] == f"planned 11 {after}"
+    assert Counter(shape(cell) for cell in read_cells(file)) == Counter(EVERYTHING)
+    assert result.left == 0
+
+
+async def test_a_finished_sweep_starts_nothing(run, launcher) -> None:
+    await run(config())
+    launcher.launched.clear()
+    result = await run(config())
+    assert launcher.launched == []
+    assert (result.measured, result.left) == (0, 0)
+
+
+async def test_more_repeats_measure_only_what_lacks(run, tmp_path) -> None:
+    await run(config(drift=None, prefill=None))
+    await run(config(drift=None, prefill=None, decode=config().decode.model_dump() | {"repeats": 3}))
+    repeats: Counter[tuple[object, ...]] = Counter()
+    for cell in read_cells(tmp_path / "cells.jsonl"):
+        if isinstance(cell, DecodeCell):
+            repeats[shape(cell)] += len(cell.repeats)
+    assert set(repeats.values()) == {3}
+
+
+async def test_a_sweep_stops_in_time_and_before_a_step_that_would_not_fit(run, clock, tmp_path) -> None:
+    began_s = clock.now() + 1.0
+    watcher = Watcher()
+    result = await run(config(), watcher, stop_after_s=200.0)
+    assert result.stopped_early
+    assert 0 < result.measured < 11
+    assert result.left == 11 - result.measured
+    assert clock.now() - began_s <= 200.0
+    assert watcher.events[-1] == "stopped"
+    await run(config())
+    assert [shape(cell) for cell in read_cells(tmp_path / "cells.jsonl")] == EVERYTHING
+
+
+async def test_a_server_that_dies_is_reported_and_the_sweep_goes_on(run, tmp_path, launcher) -> None:
+    def dies(arm: str, server: Any) -> None:
+        server.die_after = 2 if arm == "eagle3-k2" else None
+
+    launcher.prepare = dies
+    watcher = Watcher()
+    result = await run(config(), watcher)
+    cells = read_cells(tmp_path / "cells.jsonl")
+    failures = [cell for cell in cells if isinstance(cell, FailedStep)]
+    assert [failure.step for failure in failures] == ["server of eagle3-k2"]
+    measured = [shape(cell) for cell in cells if not isinstance(cell, FailedStep)]
+    assert measured == [cell for cell in EVERYTHING if cell != ("eagle3-k2", "main", 8, 512)]
+    assert (result.failed, result.left) == (1, 1)
+    launcher.prepare = lambda arm, server: None
+    result = await run(config())
+    assert (result.measured, result.left) == (1, 0)
+
+
+async def test_a_refused_cell_is_recorded_and_measured_again_next_time(run, tmp_path, gpu, launcher) -> None:
+    def hot(arm: str, server: Any) -> None:
+        gpu.throttle = frozenset({ThrottleReason.HW_THERMAL}) if arm == "ngram-8" else frozenset()
+
+    launcher.prepare = hot
+    result = await run(config())
+    failures = [cell for cell in read_cells(tmp_path / "cells.jsonl") if isinstance(cell, FailedStep)]
+    assert [failure.step.split(" (")[0] for failure in failures] == [
+        "ngram-8 batch 1 prompt 512",
+        "ngram-8 batch 8 prompt 512",
+    ]
+    assert all("hw_thermal_slowdown" in failure.reason for failure in failures)
+    assert result.left == 2
+    launcher.prepare = lambda arm, server: setattr(gpu, "throttle", frozenset())
+    assert (await run(config())).left == 0
+
+
+async def test_another_process_on_the_gpu_is_noticed(run, tmp_path, gpu, clock) -> None:
+    gpu.processes = frozenset({77})
+    await run(config(), stop_after_s=15.0)
+    (failure,) = read_cells(tmp_path / "cells.jsonl")
+    assert isinstance(failure, FailedStep)
+    assert "another process" in failure.reason
+    assert "77" in failure.reason
+
+
+async def test_a_line_that_is_no_cell_is_named(run, tmp_path) -> None:
+    (tmp_path / "cells.jsonl").write_text(json.dumps({"kind": "decode", "arm": "none"}) + "\n")
+    with pytest.raises(InputError, match=r"cells\.jsonl: line 1"):
+        await run(config())
