@@ -30,7 +30,7 @@ if [[ ! -f $site/.complete ]]; then
   python3 "$bundle/unpack.py" "$bundle" "$site"
   touch "$site/.complete"
 fi
-export PYTHONPATH="$site:$here/../..${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
+export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 echo "ready after $((SECONDS - began)) s"
 
 logs=$(mktemp -d)

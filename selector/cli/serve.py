@@ -27,8 +27,8 @@ Clients use it as they use SGLang. They may say how fast they want to read:
   x-tbt-target-ms: 25          milliseconds per token (x-slo-tpot-ms is understood too)
   x-slo-class: chat            a class of the fleet file, for its target
 Every answer says where it came from: x-drafter-selector-arm, -backend and -reason.
-Look at /router/state, /router/decisions and /metrics. SIGTERM or Ctrl-C ends it once running requests are over; a second
-one ends it at once.
+Look at /router/state, /router/decisions and /metrics. SIGTERM or Ctrl-C ends it once running requests are over; a
+second one ends it at once.
 """
 
 
@@ -86,11 +86,14 @@ async def _serve(router: RunningRouter) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    async with router:
-        print(_ready_line(router), flush=True)
-        await told.wait()
-        if not await router.drain():
-            print("serve: requests still running were cut off at the drain timeout", file=sys.stderr)
+    try:
+        async with router:
+            print(_ready_line(router), flush=True)
+            await told.wait()
+            if not await router.drain():
+                print("serve: requests still running were cut off at the drain timeout", file=sys.stderr)
+    except asyncio.CancelledError:
+        print("serve: ended without waiting for running requests", file=sys.stderr)
     return 0
 
 

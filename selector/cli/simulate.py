@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,13 +12,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from selector.errors import FleetError, UsageError
-from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
-from selector.files.policy import load_policy_file
-from selector.files.profile import Acceptance
-from selector.files.trace import Trace, default_text_mix, load_trace, parse_text_mix, scaled, with_text_types
-from selector.simulator.engine import SimulatedRequest, Simulation
-from selector.simulator.report import PolicyResult, summarise
+from selector.files.fleet import load_fleet_with_profiles
+from selector.files.trace import Trace, default_text_mix, load_trace, parse_text_mix, with_text_types
+from selector.simulator.report import PolicyResult
+from selector.simulator.trial import prepare, simulate_policy
 
 NAME = "simulate"
 
@@ -101,62 +97,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(results, trace, mix, Console())
     return 0
-
-
-def prepare(
-    trace: Trace, loaded: LoadedFleet, *, tbt_target_ms: float | None, rate_scale: float = 1.0, limit: int | None = None
-) -> list[SimulatedRequest]:
-    """The requests of a trace whose text types are known, with class and target. Raises `FleetError` for a class."""
-    slo = loaded.fleet.slo
-    prepared = []
-    for request in scaled(trace.requests[:limit], rate_scale):
-        slo_class = request.slo_class or slo.default_class
-        if tbt_target_ms is not None:
-            target: float | None = tbt_target_ms
-        else:
-            try:
-                target = slo.tbt_target_ms(slo_class)
-            except KeyError:
-                raise FleetError(
-                    f"{loaded.where}: slo.classes",
-                    f"has no class {slo_class!r}, which the trace names",
-                    "add the class, or give --tbt-target-ms",
-                ) from None
-        if request.text_type is None:
-            raise UsageError("trace", "has requests without a text type", "give --text-mix")
-        prepared.append(
-            SimulatedRequest(trace=request, text_type=request.text_type, slo_class=slo_class, tbt_target_ms=target)
-        )
-    return prepared
-
-
-def simulate_policy(
-    loaded: LoadedFleet, requests: Sequence[SimulatedRequest], name: str, *, seed: int = 0
-) -> PolicyResult:
-    """One policy, by name or path, on prepared requests. Raises `PolicyError`."""
-    policy_file = load_policy_file(name)
-    context = loaded.policy_context(seed)
-    params = loaded.fleet.policy.params if name == loaded.fleet.policy.name else {}
-    simulation = Simulation(
-        context,
-        policy_file.make(params, context),
-        true_acceptance(loaded),
-        seed=seed,
-        poll_interval_s=loaded.fleet.router.poll_interval_s,
-    )
-    started = time.perf_counter()
-    finished = simulation.run(requests)
-    wall_s = time.perf_counter() - started
-    return summarise(finished, policy=name, policy_sha256=policy_file.sha256, wall_s=wall_s)
-
-
-def true_acceptance(loaded: LoadedFleet) -> dict[tuple[str, str], Acceptance]:
-    """What the simulated servers accept, per (backend, text type): the profile's acceptance taken as the truth."""
-    return {
-        (backend.name, text_type): acceptance
-        for backend in loaded.fleet.backends
-        for text_type, acceptance in loaded.profiles[backend.profile].arm(backend.arm).acceptance.items()
-    }
 
 
 def _print(results: Sequence[PolicyResult], trace: Trace, mix: dict[str, float], console: Console) -> None:

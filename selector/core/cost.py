@@ -128,10 +128,9 @@ class StepCost:
             values = _non_decreasing(values)
             below[row], beyond[row] = _outer_slopes(contexts, values, kv_slope * batch)
             grid[row] = _along_contexts(knots, contexts, values, below[row], beyond[row])
+        # Rows are non-decreasing, and stay so: the regression keeps the order of two columns.
         for column in range(len(knots)):
             grid[:, column] = _non_decreasing(grid[:, column])
-        for row in range(len(grid)):
-            grid[row] = _non_decreasing(grid[row])
         if knots[0] > 0.0:
             at_zero = np.maximum(grid[:, 0] - below * knots[0], _LEAST_FRAC * grid[:, 0])
             grid = np.column_stack([np.minimum.accumulate(at_zero[::-1])[::-1], grid])

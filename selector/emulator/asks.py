@@ -30,6 +30,7 @@ from selector.core.prompttokens import estimate_prompt_tokens
 from selector.core.requesttext import extract
 from selector.core.texttype import classify
 from selector.core.types import TEXT_TYPES, UNKNOWN_TEXT_TYPE
+from selector.emulator.generation import Order
 from selector.emulator.refusals import Refusal
 
 TEXT_TYPE_HEADER = "x-emulated-text-type"
@@ -76,19 +77,12 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """What a request asks for."""
+class Ask(Order):
+    """What a request asks for: an order for the engine, and how the answer is to be written."""
 
-    rid: str
     model: str
-    prompt_tokens: int
-    answer_tokens: int
-    """Tokens of the answer, the end token included."""
     ends_itself: bool
-    """Whether the last of them is an end token."""
-    text_type: str
-    draw_key: int
-    stream: bool
+    """Whether the last token is an end token (finish reason `stop`) or the answer is cut there (`length`)."""
     include_usage: bool
     continuous_usage: bool
     spec_details: bool

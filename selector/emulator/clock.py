@@ -41,6 +41,10 @@ class Clock(ABC):
         """What the emulated machine's wall clock says at `at_s`."""
         return self._start_unix_s + at_s
 
+    def unix_now_s(self) -> float:
+        """What the emulated machine's wall clock says now."""
+        return self.unix_s(self.now_s())
+
     def call_at(self, when_s: float, callback: Callable[[], None]) -> None:
         """Calls `callback` once, at or after `when_s`."""
         self._sequence += 1

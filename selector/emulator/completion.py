@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from selector.emulator.answers import DONE
-from selector.emulator.chat import closing_events, whole_answer
+from selector.emulator.openai import COMPLETION, closing_events, event_head, whole_answer
 from selector.emulator.report import Report
 
 
@@ -16,8 +16,7 @@ class CompletionAnswer:
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        head = b'data: {"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":[{"index":0,"text":"'
-        self._head = head % (orjson.dumps(report.ask.rid), report.created, orjson.dumps(report.ask.model))
+        self._text = event_head(COMPLETION, report) + b'{"index":0,"text":"'
 
     def begin(self) -> list[bytes]:
         return []
@@ -27,19 +26,16 @@ class CompletionAnswer:
         finish, matched = b"null", b"null"
         if ended:
             finish, matched = orjson.dumps(report.finish_type), orjson.dumps(report.matched_stop)
-        usage = report.usage_json(tokens) if report.ask.continuous_usage else b"null"
         return b'%b%b","logprobs":null,"finish_reason":%b,"matched_stop":%b}],"usage":%b}\n\n' % (
-            self._head,
+            self._text,
             report.text(seen, tokens),
             finish,
             matched,
-            usage,
+            report.usage_json(tokens) if report.ask.continuous_usage else b"null",
         )
 
     def end(self) -> list[bytes]:
-        # Unlike in a chat, the usage event leaves out what is null.
-        usage = {name: count for name, count in self._report.usage().items() if count is not None}
-        return [*closing_events(self._report, "text_completion", usage), DONE]
+        return [*closing_events(COMPLETION, self._report), DONE]
 
     def whole(self) -> bytes:
         report = self._report
@@ -50,4 +46,4 @@ class CompletionAnswer:
             "finish_reason": report.finish_type,
             "matched_stop": report.matched_stop,
         }
-        return whole_answer(report, "text_completion", choice)
+        return whole_answer(COMPLETION, report, choice)

@@ -15,7 +15,6 @@ neighbour starts or stops working, a step under way still ends as planned, and s
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,89 +23,14 @@ from typing import cast
 from selector.core.acceptance import AcceptanceModel
 from selector.core.policy import BackendSpec
 from selector.emulator.clock import Clock
+from selector.emulator.generation import DuplicateRid, Generation, Order, QueueFull
 from selector.emulator.gpu import EmulatedGpu
-from selector.errors import SelectorError
 from selector.simulator.draws import AcceptDraws
-from selector.simulator.server import Job, ServerModel, Totals
+from selector.simulator.server import ServerModel, Totals
 
 _INTERVAL_STEPS = 40
 """SGLang's `--decode-log-interval`: throughput and the speculation gauges are means over this many decode steps."""
 _LAG_SAMPLES = 50_000
-
-
-class QueueFull(SelectorError):
-    """The server has as many waiting requests as it may (`--max-queued-requests`)."""
-
-
-class DuplicateRid(SelectorError):
-    """A request with this id is still running."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What an engine has to know of a request."""
-
-    rid: str
-    prompt_tokens: int
-    answer_tokens: int
-    """Tokens it will generate, the end token included; 0 generates nothing (its prompt is prefilled all the same)."""
-    ends_itself: bool
-    """Whether the last token is the end token (finish reason `stop`) or the answer is cut there (`length`)."""
-    text_type: str
-    draw_key: int
-    stream: bool = False
-
-
-class Generation:
-    """One request in an engine. Times are emulated seconds."""
-
-    __slots__ = ("_waiter", "aborted", "delivered", "ended", "ended_s", "job", "order")
-
-    def __init__(self, order: Order, *, accept_length: float, accept_spread: float, arrived_s: float) -> None:
-        self.order = order
-        self.job = Job(
-            key=self,
-            draw_key=order.draw_key,
-            prompt_tokens=order.prompt_tokens,
-            output_tokens=max(1, order.answer_tokens),
-            accept_length=accept_length,
-            accept_spread=accept_spread,
-            arrived_s=arrived_s,
-        )
-        self.delivered = 0
-        """Tokens it has got."""
-        self.ended = False
-        self.aborted = False
-        self.ended_s: float | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    async def more(self, seen: int) -> int:
-        """Waits until there are more than `seen` tokens or the request ended; returns the tokens there are."""
-        if self.delivered <= seen and not self.ended:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self.delivered
-
-    async def end(self) -> None:
-        """Waits until the request ended."""
-        while not self.ended:
-            await self.more(self.delivered)
-
-    def _give(self, tokens: int) -> None:
-        self.delivered = min(tokens, self.order.answer_tokens)
-        self._wake()
-
-    def _end(self, at_s: float, *, aborted: bool) -> None:
-        self.ended = True
-        self.aborted = aborted
-        self.ended_s = at_s
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None:
-            if not self._waiter.done():
-                self._waiter.set_result(None)
-            self._waiter = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -304,16 +228,16 @@ class EmulatedEngine:
     def _deliver(self, at_s: float) -> None:
         model = self._model
         for job in model.first_tokens:
-            cast(Generation, job.key)._give(1)
+            cast(Generation, job.key).give(1)
         model.first_tokens.clear()
         step = model.step
         if step != self._step:
             self._step = step
             for job in model.running:
-                cast(Generation, job.key)._give(job.delivered(step))
+                cast(Generation, job.key).give(job.delivered(step))
         for job in model.finished:
             generation = cast(Generation, job.key)
-            generation._give(job.output_tokens)
+            generation.give(job.output_tokens)
             self._close(generation, at_s, aborted=False)
         model.finished.clear()
 
@@ -325,7 +249,7 @@ class EmulatedEngine:
         counts.requests += 1
         counts.prompt_tokens += order.prompt_tokens
         counts.generated_tokens += generation.delivered
-        generation._end(at_s, aborted=aborted)
+        generation.close(at_s, aborted=aborted)
 
     def _measure(self, at_s: float) -> None:
         start_step, start_s, start_request_steps, start_tokens = self._interval_start

@@ -10,10 +10,23 @@ from __future__ import annotations
 from functools import cached_property
 
 from selector.emulator.asks import Ask
-from selector.emulator.engine import EmulatedEngine, Generation
+from selector.emulator.engine import EmulatedEngine
+from selector.emulator.generation import Generation
 from selector.emulator.words import END_TOKEN_ID, Words
 
 _WEIGHT_VERSION = "default"
+
+
+def usage_of(*, prompt_tokens: int, completion_tokens: int) -> dict[str, object]:
+    """The usage object of the OpenAI routes."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+        "prompt_tokens_details": None,
+        "reasoning_tokens": 0,
+        "completion_tokens_details": None,
+    }
 
 
 class Report:
@@ -78,15 +91,7 @@ class Report:
 
     def usage(self) -> dict[str, object]:
         """The usage of an OpenAI answer."""
-        completion_tokens = self.generation.delivered
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "total_tokens": self.prompt_tokens + completion_tokens,
-            "completion_tokens": completion_tokens,
-            "prompt_tokens_details": None,
-            "reasoning_tokens": 0,
-            "completion_tokens_details": None,
-        }
+        return usage_of(prompt_tokens=self.prompt_tokens, completion_tokens=self.generation.delivered)
 
     def usage_json(self, completion_tokens: int) -> bytes:
         """The usage of one event that has `completion_tokens` so far, as JSON."""

@@ -10,7 +10,7 @@ edges around it, and a window of n updates is uncertain by at most about 1/n of 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -127,11 +127,11 @@ def evaluate(
     spans: Sequence[Span],
     *,
     min_updates: int = MIN_UPDATES,
-    allowed_processes: frozenset[int] | None = None,
+    allowed: Callable[[int], bool] | None = None,
 ) -> EnergyWindow:
     """The energy of `spans`, taken together. Raises `MeterError` with the reason when it must not be used.
 
-    `allowed_processes` are those that may use the GPU; `None` leaves that unchecked.
+    `allowed` says of a process id whether it may use the GPU; `None` leaves that unchecked.
     """
     if not traces or not spans or any(end <= start for start, end in spans):
         raise MeterError("a window needs a GPU and an end after its start")
@@ -149,7 +149,7 @@ def evaluate(
                 f"GPU {trace.gpu}: {energy_j / duration_s:.0f} W is above the enforced limit of "
                 f"{trace.power_limit_w:.0f} W; the counter or the window is wrong"
             )
-        _check_states(trace, spans, allowed_processes)
+        _check_states(trace, spans, allowed)
     energy_j = sum(energies)
     integrated_j = _summed([_integrated_j(trace, spans) for trace in traces])
     disagreement = None if integrated_j is None or energy_j <= 0 else (integrated_j - energy_j) / energy_j
@@ -223,13 +223,13 @@ def _integrated_j(trace: GpuTrace, spans: Sequence[Span]) -> float | None:
     return total
 
 
-def _check_states(trace: GpuTrace, spans: Sequence[Span], allowed: frozenset[int] | None) -> None:
+def _check_states(trace: GpuTrace, spans: Sequence[Span], allowed: Callable[[int], bool] | None) -> None:
     for span in spans:
         for state in _within(trace.state_s, trace.states, span):
             harmful = state.throttle & REFUSED_REASONS
             if harmful:
                 raise MeterError(f"GPU {trace.gpu}: slowed down by {', '.join(sorted(harmful))} during the window")
-            foreign = (state.processes or frozenset()) - allowed if allowed is not None else frozenset()
+            foreign = [pid for pid in state.processes or () if allowed is not None and not allowed(pid)]
             if foreign:
                 listed = ", ".join(map(str, sorted(foreign)))
                 raise MeterError(f"GPU {trace.gpu}: another process used it during the window (pid {listed})")

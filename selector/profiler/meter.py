@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TextIO
 
@@ -61,7 +61,7 @@ class EnergyMeter:
         self._record = record
         self._traces = [GpuTrace(gpu=source.gpu, power_limit_w=source.power_limit_w) for source in sources]
         self._last: list[tuple[float, int] | None] = [None] * len(sources)
-        self._allowed: frozenset[int] | None = None
+        self._allowed: Callable[[int], bool] | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -93,9 +93,9 @@ class EnergyMeter:
         if self._record is not None:
             self._record.flush()
 
-    def allow_processes(self, processes: frozenset[int] | None) -> None:
-        """Processes that may use the GPUs from now on; `None` (at first) leaves others unnoticed."""
-        self._allowed = processes
+    def allow_processes(self, allowed: Callable[[int], bool] | None) -> None:
+        """Says of a process id whether it may use the GPUs in a window; `None` (at first) leaves others unnoticed."""
+        self._allowed = allowed
 
     def processes(self) -> frozenset[int] | None:
         """Processes that compute on the GPUs now; `None` where the driver does not list them."""
@@ -122,7 +122,7 @@ class EnergyMeter:
         if self._failure is not None:
             raise self._failure
         with self._lock:
-            return evaluate(self._traces, spans, min_updates=min_updates, allowed_processes=self._allowed)
+            return evaluate(self._traces, spans, min_updates=min_updates, allowed=self._allowed)
 
     def poll(self) -> None:
         """Reads every GPU once. Raises `MeterError` when a sensor fails."""

@@ -134,7 +134,8 @@ class Pace:
     def __init__(self, config: SweepConfig, cells: Iterable[Cell]) -> None:
         self._config = config
         launches = [cell.origin.launch_s for cell in cells if cell.origin.launch_s is not None]
-        self._launch_s = max(launches[-3:]) if launches else _FIRST_LAUNCH_S
+        unknown_s = _FIRST_LAUNCH_S if config.server.url is None else 0.0
+        self._launch_s = max(launches[-3:]) if launches else unknown_s
         self._ratio = 1.0
 
     def launch_s(self) -> float:

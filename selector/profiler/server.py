@@ -32,6 +32,15 @@ class RunningServer:
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     launch_s: float | None = None
+    group: int | None = None
+    """Process group of the server; `None` for one that was not started here."""
+
+    def owns(self, pid: int) -> bool:
+        """Whether a process belongs to the server's group."""
+        try:
+            return self.group is not None and os.getpgid(pid) == self.group
+        except ProcessLookupError:
+            return False
 
 
 class Launcher(Protocol):
@@ -91,7 +100,8 @@ class ProcessLauncher:
             async with open_session() as session:
                 client = SglangClient(session, f"http://127.0.0.1:{self._config.server.port}", self._clock.now)
                 await self._ready(client, process, log, began_s)
-                yield RunningServer(client=client, argv=argv, env=env, launch_s=self._clock.now() - began_s)
+                launch_s = self._clock.now() - began_s
+                yield RunningServer(client=client, argv=argv, env=env, launch_s=launch_s, group=process.pid)
         except UpstreamError as failed:
             await self._clock.sleep(_POLL_S)  # a server that just broke a connection may be dead only in a moment
             if process.poll() is None:

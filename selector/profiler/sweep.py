@@ -31,6 +31,7 @@ from selector.profiler.cells import (
     mend,
     read_cells,
 )
+from selector.profiler.client import random_prompts
 from selector.profiler.clock import Clock
 from selector.profiler.config import SweepArm, SweepConfig
 from selector.profiler.load import Rig, Shape, measure_decode
@@ -42,6 +43,7 @@ from selector.profiler.rapl import HostEnergy
 from selector.profiler.server import Launcher, RunningServer
 
 _DEFAULT_VOCAB = 32_000
+_WARM_UP_TOKENS = 64
 
 
 class Observer(Protocol):
@@ -150,7 +152,8 @@ class Sweep:
         try:
             async with self._bench.launcher.launch(launch.arm) as server:
                 self._pace.launched(server.launch_s)
-                self._allow_present()
+                await self._warm_up(server)
+                self._allow_present(server)
                 origin = self._origin(server, label, await server.client.engine())
                 for step in launch.steps:
                     await self._try(step, (server, launch.arm), origin)
@@ -245,12 +248,22 @@ class Sweep:
     def _forbid_others(self) -> None:
         """Whoever computes on the GPU before our server does is another."""
         if self._bench.meter is not None and self._config.server.url is None:
-            self._bench.meter.allow_processes(frozenset())
+            self._bench.meter.allow_processes(lambda pid: False)
 
-    def _allow_present(self) -> None:
-        """The server that just became ready may use the GPU; its processes are all there by then."""
+    async def _warm_up(self, server: RunningServer) -> None:
+        """Lets the server do once what it does lazily: compile kernels, open its GPU contexts."""
+        prompts = random_prompts("warm-up", 1, _WARM_UP_TOKENS, self._bench.vocab_size)
+        await server.client.generate(prompts, _WARM_UP_TOKENS)
+        await server.client.step_totals()
+
+    def _allow_present(self, server: RunningServer) -> None:
+        """The warm server's processes may use the GPU: those there now, and whatever its process group adds.
+
+        Both, since a driver outside a container lists ids that mean nothing inside it.
+        """
         if self._bench.meter is not None:
-            self._bench.meter.allow_processes(self._bench.meter.processes())
+            present = self._bench.meter.processes() or frozenset()
+            self._bench.meter.allow_processes(lambda pid: pid in present or server.owns(pid))
 
     def _origin(self, server: RunningServer | None, launch: str, engine: str | None = None) -> Origin:
         facts = self._bench.facts

@@ -16,8 +16,6 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-import aiohttp
-
 from selector.core.types import Finish
 from selector.errors import UpstreamError
 from selector.router.additions import Additions, additions_for, answer_without, body_with
@@ -29,7 +27,7 @@ from selector.router.headers import request_headers, response_headers
 from selector.router.metrics import RouterMetrics
 from selector.router.request import ClientRequest, RequestReader
 from selector.router.routes import Route
-from selector.router.upstream import Upstream, is_event_stream, next_piece, whole_body
+from selector.router.upstream import Upstream, UpstreamAnswer
 from selector.router.watch import FleetWatch
 
 Scope = MutableMapping[str, Any]
@@ -100,7 +98,7 @@ class Relay:
         query = quote(scope["query_string"], safe=_QUERY_SAFE)
         path = f"{request.route.path}?{query}" if query else request.route.path
         try:
-            response = await upstream.post(
+            answer = await upstream.post(
                 path, request_headers(scope["headers"], upstream.api_key), body_with(request, additions)
             )
         except UpstreamError as failed:
@@ -112,27 +110,25 @@ class Relay:
             message = f"backend {flight.backend} failed: {failed}"
             raise RefusedRequest(503, message, headers=[RETRY_SOON, *flight.headers]) from None
         try:
-            if response.status == 503 and self._dispatcher.has_place(request, tried):
+            if answer.status == 503 and self._dispatcher.has_place(request, tried):
                 # Its queue is full, or it is going down: neither has produced anything.
                 self._dispatcher.retract(flight, "answered 503")
                 return False
-            if is_event_stream(response):
-                await self._pass_on_stream(flight, response, additions, send)
+            if answer.is_event_stream:
+                await self._pass_on_stream(flight, answer, additions, send)
             else:
-                await self._pass_on_whole(flight, response, additions, send)
+                await self._pass_on_whole(flight, answer, additions, send)
         finally:
-            response.close()
+            answer.close()
         return True
 
-    async def _pass_on_stream(
-        self, flight: Flight, response: aiohttp.ClientResponse, additions: Additions, send: Send
-    ) -> None:
-        headers = response_headers(response.raw_headers, keep_length=False) + flight.headers
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    async def _pass_on_stream(self, flight: Flight, answer: UpstreamAnswer, additions: Additions, send: Send) -> None:
+        headers = response_headers(answer.raw_headers, keep_length=False) + flight.headers
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         stream = AnswerStream(additions, flight.observer)
         broke: str | None = None
         try:
-            while piece := await next_piece(response):
+            while piece := await answer.next_piece():
                 passed = stream.feed(piece, self._clock())
                 if passed:
                     await send({"type": "http.response.body", "body": passed, "more_body": True})
@@ -151,24 +147,22 @@ class Relay:
         self._dispatcher.end(flight, _streamed(flight))
         await send({"type": "http.response.body", "body": b""})
 
-    async def _pass_on_whole(
-        self, flight: Flight, response: aiohttp.ClientResponse, additions: Additions, send: Send
-    ) -> None:
+    async def _pass_on_whole(self, flight: Flight, answer: UpstreamAnswer, additions: Additions, send: Send) -> None:
         try:
-            body = await whole_body(response)
+            body = await answer.whole_body()
         except UpstreamError as failed:
             self._backend_failed(flight, str(failed))
             self._dispatcher.end(flight, Finish.FAILED)
             message = f"backend {flight.backend} failed in the middle of the answer: {failed}"
             raise RefusedRequest(502, message, headers=flight.headers) from None
-        if response.status < 500:
+        if answer.status < 500:
             self._watch.traffic_succeeded(flight.backend)
-        if response.status < 400:
+        if answer.status < 400:
             flight.observer.answer(body, self._clock())
             body = answer_without(body, additions)
-        headers = response_headers(response.raw_headers, keep_length=False) + flight.headers
-        self._dispatcher.end(flight, _answered(response.status))
-        await send_whole(send, response.status, body, headers)
+        headers = response_headers(answer.raw_headers, keep_length=False) + flight.headers
+        self._dispatcher.end(flight, _answered(answer.status))
+        await send_whole(send, answer.status, body, headers)
 
     def _backend_failed(self, flight: Flight, why: str) -> None:
         self._metrics.upstream_errors.labels(flight.backend).inc()

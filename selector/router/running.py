@@ -100,6 +100,10 @@ class RunningRouter:
                 return True
         return False
 
+    async def _drain_once(self) -> None:
+        if not self.state.draining:
+            await self.drain()
+
     async def _start(self, stack: AsyncExitStack) -> None:
         fleet, options = self._fleet, self._fleet.fleet.router
         context = fleet.policy_context(self._seed)
@@ -151,7 +155,7 @@ class RunningRouter:
         server = _Server(self._app)
         stack.push_async_callback(server.end)
         await server.begin(listener)
-        stack.push_async_callback(self.drain)
+        stack.push_async_callback(self._drain_once)
 
     def _listener(self) -> socket.socket:
         try:
@@ -204,6 +208,7 @@ class _Server(uvicorn.Server):
             )
         )
         self._up = asyncio.Event()
+        self._told_to_end = asyncio.Event()
 
     async def begin(self, listener: socket.socket) -> None:
         """Returns when it accepts connections."""
@@ -212,13 +217,17 @@ class _Server(uvicorn.Server):
 
     async def end(self) -> None:
         """Closes the listener and every connection; requests still running are given up."""
-        self.should_exit = True
+        self._told_to_end.set()
         await self._serving
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Tells `begin`."""
         await super().startup(sockets)
         self._up.set()
+
+    async def main_loop(self) -> None:
+        """Waits; what uvicorn does ten times a second here is for headers that are switched off."""
+        await self._told_to_end.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -44,39 +43,32 @@ class Upstream:
                 raise FleetError(place, f"names {backend.api_key_env!r}, which is not set", "export the key")
         self._idle_timeout_s = options.stream_idle_timeout_s
         self._poll_timeout_s = options.poll_timeout_s
-        self._timeout = aiohttp.ClientTimeout(
-            total=None, connect=options.connect_timeout_s, sock_read=options.first_byte_timeout_s
-        )
+        self._first_byte_timeout_s = options.first_byte_timeout_s
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_IDLE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=_NO_AUTOMATIC_HEADERS,
-            timeout=self._timeout,
+            timeout=aiohttp.ClientTimeout(total=None, connect=options.connect_timeout_s),
         )
 
     async def close(self) -> None:
         """Closes every connection."""
         await self._session.close()
 
-    async def post(self, path_and_query: str, headers: CIMultiDict[str], body: bytes) -> aiohttp.ClientResponse:
-        """Sends a request and waits for the head of the answer, which the caller must close.
-
-        Raises `UpstreamError` when there is none.
-        """
+    async def post(self, path_and_query: str, headers: CIMultiDict[str], body: bytes) -> UpstreamAnswer:
+        """Sends a request and waits for the head of the answer. Raises `UpstreamError` when there is none."""
         try:
-            response = await self._session.post(
-                URL(self.url + path_and_query, encoded=True),
-                headers=headers,
-                data=body if len(body) <= _COPIED_BODY_BYTES else io.BytesIO(body),
-                allow_redirects=False,
-            )
+            async with asyncio.timeout(self._first_byte_timeout_s):
+                response = await self._session.post(
+                    URL(self.url + path_and_query, encoded=True),
+                    headers=headers,
+                    data=body if len(body) <= _COPIED_BODY_BYTES else io.BytesIO(body),
+                    allow_redirects=False,
+                )
         except (aiohttp.ClientError, TimeoutError, OSError) as failed:
             raise UpstreamError(_in_words(failed)) from failed
-        # From the first byte on the stream may pause, but not for longer than this.
-        if response.connection is not None and response.connection.protocol is not None:
-            response.connection.protocol.read_timeout = self._idle_timeout_s
-        return response
+        return UpstreamAnswer(response, self._idle_timeout_s)
 
     async def abort(self, body: bytes) -> None:
         """Passes on `/abort_request`. Raises nothing: a backend that cannot be reached runs nothing of ours."""
@@ -123,32 +115,66 @@ class Upstream:
         return headers if content_type is None else {**headers, "content-type": content_type}
 
 
-async def next_piece(response: aiohttp.ClientResponse) -> bytes:
-    """What came next of an answer's body, never across the border of two HTTP chunks; empty at its end.
+class UpstreamAnswer:
+    """An answer whose head has come. Whoever got it must `close` it, which costs nothing once it was read to its end."""
 
-    Raises `UpstreamError` when the connection broke before the end.
-    """
-    try:
-        while True:
-            piece, ends_chunk = await response.content.readchunk()
-            if piece or not ends_chunk:
-                return piece
-    except (aiohttp.ClientError, TimeoutError, OSError) as failed:
-        raise UpstreamError(_in_words(failed)) from failed
+    def __init__(self, response: aiohttp.ClientResponse, idle_timeout_s: float) -> None:
+        self.status = response.status
+        self.raw_headers = response.raw_headers
+        self._response = response
+        self._idle_timeout_s = idle_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._waiting_since_s: float | None = None
+        self._paused_too_long = False
+        # One timer that looks now and then, rather than one for every piece.
+        self._timer = self._loop.call_later(idle_timeout_s, self._look_at_pause)
 
+    @property
+    def is_event_stream(self) -> bool:
+        """Whether the body is a stream of events that can be read: not compressed."""
+        headers = self._response.headers
+        kind = headers.get("content-type", "").lower()
+        return kind.startswith("text/event-stream") and "content-encoding" not in headers
 
-async def whole_body(response: aiohttp.ClientResponse) -> bytes:
-    """An answer's body. Raises `UpstreamError` when the connection broke before its end."""
-    try:
-        return await response.read()
-    except (aiohttp.ClientError, TimeoutError, OSError) as failed:
-        raise UpstreamError(_in_words(failed)) from failed
+    async def next_piece(self) -> bytes:
+        """What came next of the body, never across the border of two HTTP chunks; empty at its end.
 
+        Raises `UpstreamError` when the connection broke before the end, or the body paused for too long.
+        """
+        self._waiting_since_s = self._loop.time()
+        try:
+            while True:
+                piece, ends_chunk = await self._response.content.readchunk()
+                if piece or not ends_chunk:
+                    return piece
+        except (aiohttp.ClientError, TimeoutError, OSError) as failed:
+            words = f"nothing came for {self._idle_timeout_s:g} s" if self._paused_too_long else _in_words(failed)
+            raise UpstreamError(words) from failed
+        finally:
+            self._waiting_since_s = None
 
-def is_event_stream(response: aiohttp.ClientResponse) -> bool:
-    """Whether the answer is a stream of events that can be read: not compressed."""
-    headers: Mapping[str, str] = response.headers
-    return headers.get("content-type", "").lower().startswith("text/event-stream") and "content-encoding" not in headers
+    async def whole_body(self) -> bytes:
+        """The rest of the body. Raises as `next_piece` does."""
+        pieces = []
+        while piece := await self.next_piece():
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Closes the connection, unless the answer was read to its end."""
+        self._timer.cancel()
+        self._response.close()
+
+    def _look_at_pause(self) -> None:
+        # A pause counts only while we wait for the backend, not while the client is slow.
+        now_s = self._loop.time()
+        since_s = now_s if self._waiting_since_s is None else self._waiting_since_s
+        left_s = since_s + self._idle_timeout_s - now_s
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self._look_at_pause)
+        else:
+            self._paused_too_long = True
+            self._response.close()
 
 
 def _in_words(failed: BaseException) -> str:

@@ -7,18 +7,18 @@ an output length. Energy of a GPU is its servers' decode and prefill energy and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
+from selector.core.acceptance import AcceptancePrior
 from selector.core.controller import Controller
 from selector.core.eligibility import can_ever_serve
 from selector.core.policy import BackendSpec, Policy, PolicyContext
 from selector.core.tracker import LoadSignal
 from selector.core.types import Finish, Outcome, RequestView
 from selector.errors import PolicyError
-from selector.files.profile import Acceptance
 from selector.files.trace import TraceRequest
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.server import Job, ServerModel
@@ -85,13 +85,13 @@ class _Gpu:
 
 
 class Simulation:
-    """One run. `acceptance` gives the true accept length per (backend name, text type)."""
+    """One run. `acceptance` is the truth per (backend name, text type); without an entry nothing is accepted."""
 
     def __init__(
         self,
         context: PolicyContext,
         policy: Policy,
-        acceptance: dict[tuple[str, str], Acceptance],
+        acceptance: Mapping[tuple[str, str], AcceptancePrior],
         *,
         seed: int = 0,
         poll_interval_s: float = 0.5,
@@ -223,11 +223,15 @@ class Simulation:
                 gpu.started(at_s)
             else:
                 gpu.stopped(at_s)
-            if len(gpu.servers) > 1:
-                for other in gpu.servers:
-                    self._servers[other].set_slowdown(max(1, gpu.busy))
-                    if other != index and self._working[other]:
-                        self._schedule(other)
+            neighbours = [other for other in gpu.servers if other != index]
+            for other in neighbours:
+                # What it did until now was at the old pace.
+                self._servers[other].advance(at_s)
+            if neighbours:
+                for each in gpu.servers:
+                    self._servers[each].set_slowdown(max(1, gpu.busy))
+            for other in neighbours:
+                self._settle(other)
 
     def _end(self, job: Job, index: int) -> None:
         request, _ = self._jobs.pop(str(job.key))

@@ -10,7 +10,7 @@ SGLang's scheduler does without mixed chunks. A decode segment is a run of steps
 its steps are summed in closed form (between knots of the cost model, cost is linear in the context), so the work
 per request does not depend on how long its answer is. Whatever arrives during a step waits for its end.
 
-The same class serves the simulator, which jumps from event to event, and the emulator, which follows it step by step
+The same class serves the simulator, which jumps from event to event, and the emulator, which goes step by step
 on a real clock. It draws the accept lengths of a request when its first token is there; nothing outside sees them early.
 """
 

@@ -75,7 +75,7 @@ def test_there_are_policies() -> None:
 
 @every_policy
 @given(situation=arbitrary.situations())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_only_backends_that_can_serve_are_chosen(
     name: str, situation: tuple[tuple[BackendSpec, ...], FleetView, RequestView]
 ) -> None:
@@ -169,7 +169,7 @@ def ended(request_id: str, spec: BackendSpec, like: RequestView, passes: int, no
 
 @every_policy
 @given(specs=arbitrary.specs(), history=events, seed=st.integers(0, 3))
-@settings(max_examples=25)
+@settings(max_examples=20)
 def test_the_same_history_gives_the_same_decisions(
     name: str, specs: tuple[BackendSpec, ...], history: list[Event], seed: int
 ) -> None:
@@ -231,7 +231,7 @@ def test_a_fleet_of_one_backend(name: str, arm: str) -> None:
 
 @every_policy
 @given(target_ms=arbitrary.tbt_targets_ms, batches=st.tuples(*[st.integers(0, 70)] * len(ARMS)))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_an_unknown_text_type_is_served(name: str, target_ms: float | None, batches: tuple[int, ...]) -> None:
     context = policy_context(specs_of(*ARMS))
     policy = make(name, context)
@@ -241,7 +241,7 @@ def test_an_unknown_text_type_is_served(name: str, target_ms: float | None, batc
 
 @every_policy
 @given(outcomes=st.lists(arbitrary.outcomes, max_size=5))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_any_outcome_can_be_observed(name: str, outcomes: list[Outcome]) -> None:
     context = policy_context(specs_of(*ARMS))
     policy = make(name, context)

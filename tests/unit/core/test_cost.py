@@ -91,6 +91,18 @@ def test_equal_costs_of_two_batches_stay_ordered_at_shorter_contexts() -> None:
     assert flat.step(1, 10) == flat.step(32, 10)
 
 
+def test_a_longer_context_costs_no_less_between_batches_where_the_curves_would_cross() -> None:
+    costs = {(1, 1000): 1, (4, 1000): 2, (16, 1000): 2, (1, 3000): 1, (4, 3000): 2, (16, 3000): 3}
+    bent = StepCost([cell(b, c, cost, cost) for (b, c), cost in costs.items()], None)
+    assert bent.step(3, 3000) >= bent.step(3, 1000)
+
+
+def test_a_longer_context_costs_no_less_beyond_batches_whose_difference_shrinks_with_it() -> None:
+    flattening = StepCost([cell(1, 1000, 1, 1), cell(1, 3000, 9, 9), cell(4, 1000, 8, 8), cell(4, 3000, 9, 9)], None)
+    assert flattening.step(7, 3000) == pytest.approx((16, 16))
+    assert flattening.step(7, 1000) == pytest.approx((15, 15))
+
+
 @pytest.mark.parametrize(
     ("batch", "context", "inside"),
     [

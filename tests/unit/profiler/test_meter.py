@@ -181,9 +181,9 @@ async def test_a_board_at_its_power_limit_is_recorded_not_refused() -> None:
 
 async def test_another_process_is_refused_and_ours_is_not() -> None:
     meter = metered(readings(state=lambda t_s: board(processes=frozenset({10, 99} if 5 <= t_s < 5.3 else {10}))))
-    meter.allow_processes(frozenset({10, 99}))
+    meter.allow_processes(lambda pid: pid in {10, 99})
     await window(meter)
-    meter.allow_processes(frozenset({10}))
+    meter.allow_processes(lambda pid: pid == 10)
     with pytest.raises(MeterError, match=r"another process used it during the window \(pid 99\)"):
         await window(meter)
 
@@ -199,7 +199,7 @@ async def test_what_a_board_does_not_tell_is_flagged() -> None:
         for one in readings()
     ]
     meter = metered(blind)
-    meter.allow_processes(frozenset())
+    meter.allow_processes(lambda pid: False)
     found = await window(meter)
     assert (found.integrated_j, found.disagreement_frac, found.sm_mhz_mean) == (None, None, None)
     assert found.flags == ("instant power unknown", "processes unknown")

@@ -1,0 +1,120 @@
+"""A forecast predicts for the whole fleet, with the prefill it caused itself, and picks the least harm."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from selector.core.forecast import Forecast, PrefillShare, least_violation
+from selector.core.prediction import Prediction, predict
+from selector.core.types import FleetView, LoadGroup
+from tests.fleets import ARMS, backend_view, fleet_view, policy_context, request_view, specs_of, without
+
+
+def test_the_prefill_share_settles_at_rate_times_prefill_time() -> None:
+    share = PrefillShare(window_s=10.0)
+    for number in range(1_000):  # 100 s of 10 requests a second, 20 ms of prefill each
+        share.sent("b0", 20.0, 0.1 * number)
+    assert share.frac("b0", 100.0) == pytest.approx(10 * 0.020, rel=0.01)
+    assert share.frac("b1", 100.0) == 0.0
+
+
+def test_the_prefill_share_fades_and_never_reaches_one() -> None:
+    share = PrefillShare(window_s=10.0)
+    share.sent("b0", 1_000.0, 5.0)
+    assert share.frac("b0", 5.0) == pytest.approx(0.1)
+    assert share.frac("b0", 15.0) == pytest.approx(0.1 / math.e)
+    share.sent("b0", 60_000.0, 15.0)
+    assert share.frac("b0", 15.0) == 0.9
+
+
+def test_predictions_are_those_of_each_eligible_backend_in_order() -> None:
+    context = policy_context(specs_of(*ARMS))
+    request = request_view(tbt_target_ms=20.0)
+    fleet = without(fleet_view(context.backends, [3, 9, 0, 70]), "b2")
+    expected = [
+        predict(request, view, spec, context.acceptance, quantile=context.tbt_quantile)
+        for view, spec in zip(fleet.backends, context.backends, strict=True)
+        if view.available
+    ]
+    forecast = Forecast(context)
+    assert forecast.predictions(request, fleet) == expected
+    assert forecast.predictions(request, fleet, arm="dflash-16") == expected[2:]
+
+
+def test_a_request_sent_adds_its_prefill_to_that_backend_alone() -> None:
+    context = policy_context(specs_of("none", "none"))
+    forecast = Forecast(context)
+    request = request_view(prompt_tokens=8_000, max_output_tokens=1)
+    fleet = fleet_view(context.backends)
+    before = forecast.predictions(request, fleet)
+    decision = forecast.decision(request, fleet, before[1], before, "because")
+    after = forecast.predictions(request, fleet)
+    assert (decision.backend, decision.reason) == ("b1", "because")
+    assert decision.candidates == tuple(found.candidate() for found in before)
+    assert after[0] == before[0]
+    # 200 ms of prefill over a window of 10 s.
+    assert after[1].tbt_ms == pytest.approx(before[1].tbt_ms / (1.0 - 0.02))
+
+
+def test_what_is_learnt_and_what_changes_shows_in_the_next_predictions() -> None:
+    context = policy_context(specs_of("dspark-8"))
+    forecast, request = Forecast(context), request_view()
+    idle, busy = fleet_view(context.backends), fleet_view(context.backends, [30])
+    first = forecast.predictions(request, idle)[0]
+    assert forecast.predictions(request, busy)[0].tbt_ms > first.tbt_ms
+    context.acceptance.observe("dspark-8", "code", 10_000, 0)
+    learnt = forecast.predictions(request, idle)[0]
+    assert learnt.accept_length < first.accept_length
+    assert learnt.tbt_ms > first.tbt_ms
+
+
+def crowded(requests: tuple[int, int], target_ms: tuple[float | None, float | None]) -> list[Prediction]:
+    """Predictions of a request with an impossible target on two plain backends with romansh running."""
+    context = policy_context(specs_of("none", "none"))
+    views = [
+        backend_view(
+            spec, batch=count, groups=[LoadGroup(text_type="romansh", tbt_target_ms=target, requests=count)]
+        )
+        for spec, count, target in zip(context.backends, requests, target_ms, strict=True)
+    ]
+    fleet = FleetView(now_s=0.0, backends=tuple(views))
+    return Forecast(context).predictions(request_view(tbt_target_ms=1.0), fleet)
+
+
+@pytest.mark.parametrize(
+    ("requests", "target_ms", "backend", "reason"),
+    [
+        ((30, 20), (None, None), "b1", "no place within target, least violation: 5.8 of 1 ms"),
+        # One broken promise rather than several, although it is slower there.
+        ((30, 20), (None, 2.0), "b0", "no place within target, least violation: 6.1 of 1 ms"),
+        ((30, 20), (2.0, 2.0), "b1", "no place within target, least violation: 5.8 of 1 ms"),
+        ((30, 64), (None, None), "b0", "no place within target, least violation: 6.1 of 1 ms"),
+        ((66, 65), (None, None), "b1", "no free place, least loaded: 65 requests"),
+        ((64, 65), (None, None), "b0", "no free place, least loaded: 64 requests"),
+    ],
+)
+def test_the_least_violation(
+    requests: tuple[int, int], target_ms: tuple[float | None, float | None], backend: str, reason: str
+) -> None:
+    best, words = least_violation(request_view(tbt_target_ms=1.0), crowded(requests, target_ms))
+    assert (best.backend, words) == (backend, reason)
+
+
+def test_a_request_without_a_target_can_only_break_those_of_others() -> None:
+    predictions = [found._replace(meets_target=True) for found in crowded((30, 20), (2.0, 2.0))]
+    best, words = least_violation(request_view(), predictions)
+    assert (best.backend, words) == ("b1", "every place breaks a running target, least violation: 5.8 ms")
+
+
+def test_a_view_that_is_another_object_is_looked_at_again() -> None:
+    context = policy_context(specs_of("none"))
+    forecast = Forecast(context)
+    fleet = fleet_view(context.backends, [10])
+    (view,) = fleet.backends
+    longer = FleetView(now_s=0.0, backends=(replace(view, kv_tokens=80_000.0),))
+    short = forecast.predictions(request_view(), fleet)[0]
+    assert forecast.predictions(request_view(), longer)[0].tbt_ms > short.tbt_ms
+    assert forecast.predictions(request_view(), fleet)[0] == short

@@ -1,0 +1,113 @@
+"""The planner: near the exhaustive optimum, out of the trap, and within targets where that can be."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selector.core.planner import Demand, Plan, Planner
+from tests.fleets import ARMS, acceptance_model, specs_of
+
+QUANTILE = 0.9
+
+
+def demand(text_type: str, requests_per_s: float, *, target_ms: float | None = None, output: float = 250.0) -> Demand:
+    return Demand(
+        text_type=text_type,
+        tbt_target_ms=target_ms,
+        requests_per_s=requests_per_s,
+        prompt_tokens=500.0,
+        output_tokens=output,
+    )
+
+
+def planner(*arms: str) -> Planner:
+    return Planner(specs_of(*(arms or ARMS)), acceptance_model(), QUANTILE)
+
+
+def exhaustive(solver: Planner, demands: list[Demand], arms: tuple[str, ...]) -> float:
+    """The best score over all assignments of demands to arms, through the solver's own evaluation of each."""
+    best = float("inf")
+    for choice in product(arms, repeat=len(demands)):
+        forced = Plan(
+            arms_of={d.key: (arm,) for d, arm in zip(demands, choice, strict=True)},
+            batch_of={},
+            power_w=0.0,
+            score=0.0,
+        )
+        kept = solver.solve(demands, current=forced, keep_within_frac=float("inf"))
+        best = min(best, kept.score)
+    return best
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["code", "romansh", "math"]), st.floats(0.1, 12.0), st.sampled_from([None, 8.0, 25.0])
+        ),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda row: (row[0], row[2]),
+    )
+)
+@settings(max_examples=30)
+def test_the_search_is_within_two_percent_of_the_exhaustive_optimum(
+    rows: list[tuple[str, float, float | None]],
+) -> None:
+    demands = [demand(text, rate, target_ms=target) for text, rate, target in rows]
+    solver = planner()
+    assert solver.solve(demands).score <= exhaustive(solver, demands, ARMS) * 1.02
+
+
+def test_it_avoids_the_trap() -> None:
+    """At low load the block drafter may win; at high load on badly accepted text it must not be where traffic ends."""
+    busy = planner().solve([demand("romansh", 10.0)])
+    assert busy.arms_of["romansh", None][0] in {"none", "eagle3-k1"}
+
+
+def test_a_tight_target_is_met_by_drafting() -> None:
+    plan = planner().solve([demand("code", 1.0, target_ms=3.0)])
+    assert plan.arms_of["code", 3.0][0] in {"dspark-8", "dflash-16"}
+
+
+def test_batches_stay_within_the_target() -> None:
+    loose, tight = (planner().solve([demand("romansh", 20.0, target_ms=t)]) for t in (50.0, 7.0))
+    arm = tight.arms_of["romansh", 7.0][0]
+    assert tight.batch_of[arm] < 64
+    assert max(loose.batch_of.values()) == 64
+
+
+def test_more_demand_never_needs_less_power() -> None:
+    powers = [planner().solve([demand("code", rate)]).power_w for rate in (0.1, 1.0, 5.0, 20.0, 60.0)]
+    assert powers == sorted(powers)
+
+
+def test_what_one_pool_cannot_hold_flows_to_the_next() -> None:
+    plan = planner().solve([demand("code", 60.0)])
+    assert len(plan.tokens_per_s_of) >= 2
+    assert sum(plan.tokens_per_s_of.values()) == pytest.approx(60.0 * 250.0, rel=1e-6)
+
+
+def test_unusable_arms_are_not_planned() -> None:
+    plan = planner().solve([demand("code", 1.0)], usable={"none": 1, "dspark-8": 0})
+    assert plan.arms_of["code", None] == ("none",)
+    assert planner().solve([demand("code", 1.0)], usable={}).arms_of == {}
+    assert planner().solve([]).power_w == 0.0
+
+
+def test_an_impossible_target_still_gets_a_plan() -> None:
+    plan = planner().solve([demand("romansh", 1.0, target_ms=0.5)])
+    arm = plan.arms_of["romansh", 0.5][0]
+    assert plan.batch_of[arm] == 1
+
+
+def test_a_plan_is_kept_unless_another_is_clearly_better() -> None:
+    solver, demands = planner(), [demand("code", 4.0)]
+    best = solver.solve(demands)
+    other = next(arm for arm in ARMS if arm != best.arms_of["code", None][0])
+    forced = Plan(arms_of={("code", None): (other,)}, batch_of={}, power_w=0.0, score=0.0)
+    assert solver.solve(demands, current=forced, keep_within_frac=10.0).arms_of["code", None][0] == other
+    assert solver.solve(demands, current=forced, keep_within_frac=0.0).score == best.score

@@ -1,0 +1,150 @@
+"""A prediction follows from the step costs and accept lengths as its module says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import NormalDist
+
+import pytest
+
+from selector.core.acceptance import step_variance
+from selector.core.prediction import Prediction, predict
+from selector.core.types import TEXT_TYPES, BackendView, LoadGroup, RequestView
+from tests.fleets import acceptance_model, arm_cost, backend_spec, backend_view, request_view
+
+IDLE_W = 95.0
+ACCEPTANCE = acceptance_model()
+SPEC = backend_spec("b0", "dspark-8")
+COST = arm_cost("dspark-8")
+
+
+def predicted(
+    request: RequestView, view: BackendView | None = None, *, quantile: float = 0.9, prefill_frac: float = 0.0
+) -> Prediction:
+    return predict(
+        request, view or backend_view(SPEC), SPEC, ACCEPTANCE, quantile=quantile, prefill_frac=prefill_frac
+    )
+
+
+def busy(batch: int, *groups: LoadGroup, context_tokens: float = 700.0) -> BackendView:
+    return backend_view(SPEC, batch=batch, groups=groups, context_tokens=context_tokens)
+
+
+def group(requests: int, text_type: str = "code", tbt_target_ms: float | None = None) -> LoadGroup:
+    return LoadGroup(text_type=text_type, tbt_target_ms=tbt_target_ms, requests=requests)
+
+
+def test_the_tbt_at_the_median_is_step_time_over_accept_length() -> None:
+    # 575 + 250 / 2 = 700 tokens of context, where the made-up costs were measured.
+    prediction = predicted(request_view(prompt_tokens=575), quantile=0.5)
+    assert prediction.batch == 1
+    assert prediction.accept_length == 4.5
+    assert prediction.tbt_ms == pytest.approx(7.1 / 4.5)
+
+
+def test_a_higher_quantile_is_slower_by_the_spread_of_requests_and_steps() -> None:
+    request = request_view(prompt_tokens=575, expected_output_tokens=250.0)
+    variance = 0.1**2 + step_variance(4.5, 8) / (4.5 * 250.0)
+    slow = 4.5 * (1.0 - NormalDist().inv_cdf(0.9) * variance**0.5)
+    assert predicted(request).tbt_ms == pytest.approx(7.1 / slow, rel=1e-3)
+    assert predicted(request, quantile=0.99).tbt_ms > predicted(request).tbt_ms
+
+
+def test_the_step_is_that_of_the_batch_with_the_request_at_the_mean_context() -> None:
+    request = request_view(prompt_tokens=1_000, expected_output_tokens=400.0)
+    prediction = predicted(request, busy(15, context_tokens=640.0), quantile=0.5)
+    step_ms, _ = COST.step.step(16, (15 * 640.0 + 1_200.0) / 16)
+    assert prediction.batch == 16
+    assert prediction.tbt_ms == pytest.approx(step_ms / 4.5)
+
+
+def test_the_marginal_energy_is_active_energy_after_less_before_per_token() -> None:
+    alone = predicted(request_view(prompt_tokens=575))
+    assert alone.marginal_j_per_accepted_token == pytest.approx((3.4 - IDLE_W * 7.1e-3) / 4.5)
+    eighth = predicted(request_view(prompt_tokens=575), busy(7))
+    before_ms, before_j = COST.step.step(7, 700.0)
+    active_after, active_before = 4.9 - IDLE_W * 7.6e-3, before_j - IDLE_W * before_ms / 1e3
+    assert eighth.marginal_j_per_accepted_token == pytest.approx((active_after - active_before) / 4.5)
+
+
+def test_prefill_stretches_time_and_leaves_energy() -> None:
+    plain, stalled = predicted(request_view()), predicted(request_view(), prefill_frac=0.25)
+    assert stalled.tbt_ms == pytest.approx(plain.tbt_ms / 0.75)
+    assert stalled.tokens_per_s == pytest.approx(plain.tokens_per_s * 0.75)
+    assert stalled.marginal_j_per_accepted_token == plain.marginal_j_per_accepted_token
+
+
+def test_tokens_per_s_counts_each_request_at_its_own_accept_length() -> None:
+    # 4 romansh, 2 code and 1 of whom nothing is known, which counts like the new one.
+    view = busy(7, group(4, "romansh"), group(2, "code", 50.0))
+    request = request_view(prompt_tokens=575, text_type="math")
+    tokens_before = 4 * 1.6 + 2 * 4.5 + 1 * 4.5
+    before_ms, _ = COST.step.step(7, 700.0)
+    prediction = predicted(request, view)
+    assert prediction.tokens_per_s == pytest.approx(1e3 * (tokens_before + 4.5) / 7.6)
+    assert prediction.marginal_tokens_per_s == pytest.approx(
+        1e3 * (tokens_before + 4.5) / 7.6 - 1e3 * tokens_before / before_ms
+    )
+
+
+def test_probabilities_mix_text_types_by_time_per_token() -> None:
+    half = tuple(0.5 if text_type in ("code", "romansh") else 0.0 for text_type in TEXT_TYPES)
+    prediction = predicted(request_view(text_type="code", text_probabilities=half))
+    assert prediction.accept_length == pytest.approx(1.0 / (0.5 / 4.5 + 0.5 / 1.6))
+
+
+def test_a_target_is_met_up_to_and_including_the_predicted_tbt() -> None:
+    request = request_view()
+    tbt_ms = predicted(request).tbt_ms
+    assert predicted(request).meets_target
+    assert predicted(replace(request, tbt_target_ms=tbt_ms)).feasible
+    missed = predicted(replace(request, tbt_target_ms=tbt_ms * 0.999))
+    assert (missed.meets_target, missed.keeps_others, missed.fits, missed.feasible) == (False, True, True, False)
+    assert missed.candidate().note == "misses its target"
+
+
+def test_a_running_target_is_kept_up_to_and_including_the_tbt_it_would_get() -> None:
+    request = request_view(text_type="math")
+    # The tenth request of romansh would get this TBT with the new one beside it, were it asked for.
+    like_romansh = predicted(replace(request, text_type="romansh"), busy(9, group(9, "romansh")))
+    view = busy(9, group(5, "romansh"), group(4, "romansh", like_romansh.tbt_ms))
+    assert predicted(request, view).feasible
+    broken = predicted(request, busy(9, group(5, "romansh"), group(4, "romansh", like_romansh.tbt_ms * 0.999)))
+    assert (broken.meets_target, broken.keeps_others, broken.fits, broken.feasible) == (True, False, True, False)
+    assert broken.candidate().note == "breaks a running target"
+
+
+def test_the_tightest_of_several_targets_of_a_text_type_counts() -> None:
+    request = request_view()
+    tight, loose = group(1, "romansh", 3.0), group(1, "romansh", 300.0)
+    assert not predicted(request, busy(2, tight, loose)).keeps_others
+    assert not predicted(request, busy(2, loose, tight)).keeps_others
+    assert predicted(request, busy(2, loose)).keeps_others
+
+
+def test_a_place_in_the_batch_and_in_the_cache_must_be_free() -> None:
+    request = request_view(prompt_tokens=575)
+    assert predicted(request, busy(63)).fits
+    full = predicted(request, busy(64))
+    assert (full.fits, full.feasible, full.candidate().note) == (False, False, "no free place")
+    assert predicted(request, replace(busy(9), max_kv_tokens=7_000)).fits
+    assert not predicted(request, replace(busy(9), max_kv_tokens=6_999)).fits
+
+
+def test_a_candidate_says_what_was_predicted_and_all_that_stands_against_it() -> None:
+    view = busy(70, group(10, "romansh", 1.0))
+    prediction = predicted(request_view(tbt_target_ms=1.0), view)
+    candidate = prediction.candidate()
+    assert (candidate.backend, candidate.arm, candidate.feasible) == ("b0", "dspark-8", False)
+    assert candidate.tbt_ms == prediction.tbt_ms
+    assert candidate.marginal_j_per_accepted_token == prediction.marginal_j_per_accepted_token
+    assert candidate.note == "no free place, misses its target, breaks a running target"
+    assert predicted(request_view()).candidate().note == ""
+
+
+def test_without_a_drafter_every_step_is_a_token() -> None:
+    spec = backend_spec("b", "none")
+    request = request_view(prompt_tokens=575)
+    prediction = predict(request, backend_view(spec), spec, ACCEPTANCE, quantile=0.99)
+    assert prediction.accept_length == 1.0
+    assert prediction.tbt_ms == pytest.approx(5.1)
