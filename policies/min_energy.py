@@ -28,7 +28,7 @@ class Params:
 
     replan_s: float = 1.0
     rate_window_s: float = 15.0
-    keep_within_frac: float = 0.03
+    keep_within_frac: float = 0.02
 
 
 class _Arrivals:
@@ -47,7 +47,7 @@ class _Arrivals:
         self.output_tokens = self.output_tokens * keep + request.expected_output_tokens
         self.then_s = now_s
 
-    def demand(self, key: DemandKey, now_s: float, window_s: float) -> Demand | None:
+    def demand(self, key: DemandKey, now_s: float, window_s: float, burstiness: float) -> Demand | None:
         faded = self.count * math.exp((self.then_s - now_s) / window_s)
         if faded < 0.05:
             return None
@@ -59,6 +59,7 @@ class _Arrivals:
             requests_per_s=faded / (window_s * filled),
             prompt_tokens=self.prompt_tokens / self.count,
             output_tokens=max(1.0, self.output_tokens / self.count),
+            burstiness=burstiness,
         )
 
 
@@ -112,7 +113,7 @@ class MinEnergy:
         if plan is None or due or key not in plan.arms_of:
             demands = []
             for known, arrivals in list(self._arrivals.items()):
-                demand = arrivals.demand(known, fleet.now_s, self._params.rate_window_s)
+                demand = arrivals.demand(known, fleet.now_s, self._params.rate_window_s, self._forecast.burstiness)
                 if demand is None:
                     del self._arrivals[known]
                 else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import sys
 from pathlib import Path
 
 import uvloop
@@ -30,7 +31,7 @@ examples:
     curl -N http://127.0.0.1:30000/v1/chat/completions -H 'content-type: application/json' -d '{
       "model": "Qwen3-8B", "stream": true, "max_tokens": 40, "ignore_eos": true,
       "messages": [{"role": "user", "content": "Write a function that sorts a list."}]}'
-  what it has drawn so far, and what SGLang would say of its load:
+  what its GPU has drawn so far, and what SGLang would say of its load:
     curl http://127.0.0.1:30000/energy
     curl 'http://127.0.0.1:30000/v1/loads?include=core,spec'
   all backends of a fleet file on their ports, at half speed:
@@ -41,7 +42,8 @@ and energy are those of the emulated machine: at --time-scale 0.5 an answer take
 Requests may carry ground truth for experiments, which a router in front must not read:
   x-emulated-text-type: code      whose accept length it gets; otherwise the text is classified
   x-emulated-draw-key: 17         equal keys draw equal lengths and equal luck; otherwise a hash of the prompt
-It prints a line per server when all are ready and runs until SIGINT or SIGTERM.
+It prints a line per server when all are ready and runs until SIGINT or SIGTERM. Whether this machine keeps up:
+  curl http://127.0.0.1:30000/emulator
 """
 
 
@@ -139,9 +141,10 @@ async def _serve(loaded: LoadedFleet, args: argparse.Namespace) -> int:
         max_queued_requests=args.max_queued_requests,
     )
     async with emulated as fleet:
+        print(f"energy url={fleet.energy_url}")
         for server in fleet.servers:
             print(f"ready url={server.url} arm={server.arm} name={server.name} time_scale={args.time_scale:g}")
-        print(f"energy of all GPUs: {fleet.energy_url}", flush=True)
+        sys.stdout.flush()
         await told.wait()
     return 0
 

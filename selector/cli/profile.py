@@ -20,12 +20,13 @@ from selector.profiler.assemble import assemble
 from selector.profiler.cells import Cell, DecodeCell, FailedStep, IdleCell, PrefillCell, read_cells
 from selector.profiler.clock import MonotonicClock
 from selector.profiler.config import SweepConfig, load_config
+from selector.profiler.measure import Bench, vocabulary
 from selector.profiler.meter import EnergyMeter
 from selector.profiler.nvml import GpuFacts, open_gpus
 from selector.profiler.plan import Pace, left_to_do, plan
 from selector.profiler.rapl import open_host_energy
 from selector.profiler.server import Launcher, ProcessLauncher, RunningLauncher, command_line
-from selector.profiler.sweep import Bench, Sweep, run_sweep, vocabulary
+from selector.profiler.sweep import Sweep, run_sweep
 
 NAME = "profile"
 

@@ -146,7 +146,10 @@ class StepCost:
         table = np.maximum.accumulate(table, axis=1)
         slopes = np.interp(every_batch, self._batches, beyond)
         width = self._batches[-1] - self._batches[-2]
-        per_request = np.maximum.accumulate((grid[-1] - grid[-2]) / width)
+        per_request = (grid[-1] - grid[-2]) / width
+        if knots[0] > 0.0:  # what was extrapolated to context 0 must not raise what was measured
+            per_request[0] = min(per_request[0], per_request[1])
+        per_request = np.maximum.accumulate(per_request)
         slope_per_request = (beyond[-1] - beyond[-2]) / width
         return np.vstack([table, table[-1] + per_request]), np.append(slopes, slopes[-1] + slope_per_request)
 

@@ -13,6 +13,7 @@ from selector.core.eligibility import eligible
 from selector.core.leastloaded import requests_in_words
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.core.prediction import AcceptLengths, Prediction, RunningLoad, predict_with
+from selector.core.stalls import PrefillWork
 from selector.core.types import BackendView, Decision, FleetView, RequestView
 
 _MOST_PREFILL_FRAC = 0.9
@@ -52,17 +53,24 @@ class Forecast:
         self._context = context
         self._specs = {spec.name: spec for spec in context.backends}
         self._prefill = PrefillShare()
+        self._work = PrefillWork()
         self._loads: dict[str, RunningLoad] = {}
 
     def predictions(self, request: RequestView, fleet: FleetView, *, arm: str | None = None) -> list[Prediction]:
         """One prediction per eligible backend (of `arm`, if given), in the fleet's order."""
         lengths = AcceptLengths(request, self._context.acceptance, self._context.tbt_quantile)
         prefill_frac, now_s = self._prefill.frac, fleet.now_s
+        burstiness = self.burstiness
         return [
-            predict_with(request, self._load(view, spec), spec, lengths, prefill_frac(spec.name, now_s))
+            predict_with(request, self._load(view, spec), spec, lengths, prefill_frac(spec.name, now_s), burstiness)
             for view, spec in eligible(request, fleet, self._context)
             if arm is None or spec.arm == arm
         ]
+
+    @property
+    def burstiness(self) -> float:
+        """Squared coefficient of variation of the prefill work per second, as `stalls` takes it."""
+        return self._work.burstiness
 
     def _load(self, view: BackendView, spec: BackendSpec) -> RunningLoad:
         # Views are immutable and kept until their backend changes, so the same object means the same load.
@@ -82,6 +90,7 @@ class Forecast:
         """The decision for `best`, with every prediction as a candidate; counts the request as sent there."""
         prefill_ms, _ = self._specs[best.backend].cost.prefill.cost(request.prompt_tokens)
         self._prefill.sent(best.backend, prefill_ms, fleet.now_s)
+        self._work.sent(prefill_ms, fleet.now_s)
         return Decision(
             backend=best.backend, reason=reason, candidates=tuple([found.candidate() for found in predictions])
         )

@@ -10,8 +10,13 @@ with r_g tokens/s, prompt p_g and answer o_g, an arm's pool of equal backends ho
     r(b) = x / (1 + x φ),  ρ = r φ                   with φ seconds of prefill per token that stop decoding
     power above idle = (1 − ρ) A(b) / T(b)           A as in `cost`; prefill energy, the same on every arm, is left out
 
-b* is the largest batch at which every target is met at the quantile, T(b*) / (a_q (1 − ρ)) ≤ target. Backends are
-filled to b* one after the other (the rest idles): a pool of rate R runs ⌊R / r(b*)⌋ full backends and a partial one.
+b* is the largest batch at which every target is met at the quantile q (z its normal deviate),
+
+    T(b*) / (a_q (1 − ρ)) · (1 + z √v) ≤ target,   v = c² ρ² / (w (1 − ρ)),   w = n T / a
+
+v is the relative variance that prefill stalls add to an answer of n tokens (see `stalls`): short answers on a backend
+that prefills much are what misses targets first. Backends are filled to b* one after the other (the rest idles): a pool
+of rate R runs ⌊R / r(b*)⌋ full backends and a partial one.
 
 The search moves one demand at a time between arms from several starting points until nothing gets better; what a pool
 cannot hold flows to the demand's next-best arm. It is a heuristic: the tests compare it with the exhaustive optimum.
@@ -27,6 +32,7 @@ from dataclasses import dataclass, field
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.policy import BackendSpec
+from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, stall_factor
 
 DemandKey = tuple[str, float | None]
 """Text type and TBT target."""
@@ -48,6 +54,8 @@ class Demand:
     """Mean prompt to prefill."""
     output_tokens: float
     """Mean expected answer, at least 1."""
+    burstiness: float = 0.0
+    """c² above, of the prefill work of the whole fleet."""
 
     @property
     def key(self) -> DemandKey:
@@ -67,7 +75,7 @@ class Plan:
     arms_of: Mapping[DemandKey, tuple[str, ...]]
     """Arms by preference: the planned one first, then where its overflow goes."""
     batch_of: Mapping[str, int]
-    """Batch to which a backend of the arm is filled before the next one."""
+    """Requests up to which a backend of the arm is filled before the next one: its planned mean and a deviation."""
     power_w: float
     """Power above idle of the whole plan, penalties included."""
     score: float
@@ -105,7 +113,7 @@ class Planner:
         acceptance: AcceptanceModel,
         quantile: float,
         *,
-        halved_tbt_frac: float = 0.01,
+        halved_tbt_frac: float = 0.03,
     ) -> None:
         """`halved_tbt_frac` is h above."""
         pools: dict[str, _Pool] = {}
@@ -224,7 +232,9 @@ class Planner:
             served += rate
             if not full.within_targets:
                 power_w += rate * _VIOLATION_J_PER_TOKEN
-            batch_of[arm] = int(full.batch)
+            # Planned batches are means: what comes on top by chance belongs there too.
+            limit = self._pools[arm].spec.max_running_requests
+            batch_of[arm] = min(limit, math.ceil(full.batch + math.sqrt(full.batch)))
             rates[arm] = rate
         score = power_w
         if served > 0.0:
@@ -245,32 +255,35 @@ class Planner:
                 low = middle
             else:
                 high = middle - 1
-        point = load.point(max(low, 1), within_targets=low >= 1)
+        point = load.point(low) if low >= 1 else load.fractional_point()
         self._points[key] = point
         return point
 
     def _partial(self, arm: str, mix: Sequence[tuple[Demand, float]], rate: float, full: _Point) -> _Point:
-        """The one backend that is not full, at the batch that gives its rate."""
+        """The one backend that is not full, averaged over how its batch comes and goes.
+
+        Requests that share a server whose total rate r(k) depends on their number k alone are there with probability
+        π_k ∝ Π_{j ≤ k} R / r(j), whatever the distribution of their lengths (Kelly, Reversibility and Stochastic
+        Networks, 1979, section 3.3). Power is not linear in k, so its mean is not its value at the mean.
+        """
         if rate <= 1e-9:
             return _Point(0.0, 0.0, 0.0, 0.0, True)
         load = _Load(self._pools[arm].spec, mix, self._acceptance, self._quantile)
-        low, high = 1, int(full.batch)
-        while low < high:
-            middle = (low + high) // 2
-            if load.point(middle).tokens_per_s >= rate:
-                high = middle
-            else:
-                low = middle + 1
-        above = load.point(low)
-        if low == 1:
-            # Less than one request at a time: it works that share of the time.
-            frac = rate / above.tokens_per_s
-            return _Point(frac, rate, above.power_w * frac, above.tbt_ms, full.within_targets)
-        below = load.point(low - 1)
-        span = above.tokens_per_s - below.tokens_per_s
-        frac = (rate - below.tokens_per_s) / span if span > 0 else 1.0
-        power_w = below.power_w + frac * (above.power_w - below.power_w)
-        return _Point(low - 1 + frac, rate, power_w, above.tbt_ms, full.within_targets)
+        weight = total = 1.0
+        batch = power_w = tokens = tbt_tokens = 0.0
+        for k in range(1, max(1, math.ceil(full.batch)) + 1):
+            point = load.point(k)
+            weight *= rate / point.tokens_per_s
+            total += weight
+            batch += weight * k
+            power_w += weight * point.power_w
+            tokens += weight * point.tokens_per_s
+            tbt_tokens += weight * point.tokens_per_s * point.tbt_ms
+            if rate < point.tokens_per_s and weight < 1e-4 * total:
+                break
+        # What a full batch turns away is served beyond the plan, at about this backend's price.
+        served = rate / (tokens / total)
+        return _Point(batch / total, rate, served * power_w / total, tbt_tokens / tokens, full.within_targets)
 
 
 class _Load:
@@ -283,14 +296,16 @@ class _Load:
         total = sum(rate for _, rate in mix) or 1.0
         shares = [(demand, rate / total if rate else 1.0 / len(mix)) for demand, rate in mix]
         inverse = context = prefill_s = 0.0
-        self._limits_ms: list[float] = []
+        self._limits: list[tuple[float, float, float]] = []
+        self._deviate = normal_deviate(quantile)
         for demand, share in shares:
             inverse += share / acceptance.accept_length(arm, demand.text_type)
             ms, _ = spec.cost.prefill.cost(demand.prompt_tokens)
             prefill_s += share * ms / 1e3 / demand.output_tokens
             if demand.tbt_target_ms is not None:
                 slow = acceptance.slow_accept_length(arm, demand.text_type, None, demand.output_tokens, quantile)
-                self._limits_ms.append(demand.tbt_target_ms * slow)
+                work_per_ms = SHORT_ANSWER_FRAC * demand.output_tokens / slow / 1e3
+                self._limits.append((demand.tbt_target_ms * slow, work_per_ms, demand.burstiness))
         self._accept = 1.0 / inverse
         for demand, share in shares:
             in_system = share / acceptance.accept_length(arm, demand.text_type) * self._accept
@@ -308,14 +323,36 @@ class _Load:
         tokens_per_s = decoding / (1.0 + decoding * self._prefill_s_per_token)
         return step_ms, step_j, tokens_per_s, tokens_per_s * self._prefill_s_per_token
 
-    def within_targets(self, batch: int) -> bool:
-        """Whether every target is met at its quantile."""
+    def within_targets(self, batch: int, used_frac: float = 1.0) -> bool:
+        """Whether every target is met at its quantile, by a backend that works for `used_frac` of its time."""
         step_ms, _, _, prefill_frac = self._rates(batch)
-        return all(step_ms / (1.0 - prefill_frac) <= limit for limit in self._limits_ms)
+        prefill_frac *= used_frac
+        pace_ms = step_ms / (1.0 - prefill_frac)
+        return all(
+            pace_ms * stall_factor(self._deviate, burstiness, prefill_frac, work_per_ms * step_ms) <= limit_ms
+            for limit_ms, work_per_ms, burstiness in self._limits
+        )
 
-    def point(self, batch: int, *, within_targets: bool = True) -> _Point:
+    def fractional_point(self) -> _Point:
+        """Where even batch 1 without pause misses a target: the largest share of it that meets all, or all of it.
+
+        A backend that rests part of the time prefills less, so fewer requests stall the one that runs.
+        """
+        low, high = 0.0, 1.0
+        for _ in range(12):
+            middle = 0.5 * (low + high)
+            if self.within_targets(1, middle):
+                low = middle
+            else:
+                high = middle
+        full = self.point(1)
+        if low < 0.01:
+            return _Point(1.0, full.tokens_per_s, full.power_w, full.tbt_ms, False)
+        return _Point(low, full.tokens_per_s * low, full.power_w * low, full.tbt_ms, True)
+
+    def point(self, batch: int) -> _Point:
         """Rate and power above idle at a batch."""
         step_ms, step_j, tokens_per_s, prefill_frac = self._rates(batch)
         active_w = (step_j - self._idle_w * step_ms / 1e3) / (step_ms / 1e3)
         tbt_ms = step_ms / (self._accept * (1.0 - prefill_frac))
-        return _Point(batch, tokens_per_s, (1.0 - prefill_frac) * active_w, tbt_ms, within_targets)
+        return _Point(batch, tokens_per_s, (1.0 - prefill_frac) * active_w, tbt_ms, True)

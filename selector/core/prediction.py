@@ -2,11 +2,12 @@
 
 With b requests on the backend, n of them ours in groups g of one text type and target, and the new request x:
 
-    feasible for x      T(b + 1, c') / (a_q(x) · (1 − ρ)) ≤ target(x)          a_q: accept length at the quantile q
-    keeps the others    T(b + 1, c') / (a_q(g) · (1 − ρ)) ≤ target(g)          for every g with a target
+    feasible for x      T(b + 1, c') · s / (a_q(x) · (1 − ρ)) ≤ target(x)      a_q: accept length at the quantile q
+    keeps the others    T(b + 1, c') · s / (a_q(g) · (1 − ρ)) ≤ target(g)      for every g with a target
     marginal energy     [A(b + 1, c') − A(b, c)] / a(x)                        joules per accepted token of x
 
-ρ is the share of time the backend spends on prefill instead of decode.
+ρ is the share of time the backend spends on prefill instead of decode, s the factor by which bursts of prefill delay a
+request beyond that share (`stalls`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.policy import BackendSpec
+from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, stall_factor
 from selector.core.types import BackendView, Candidate, RequestView
 
 _FAULTS = ("no free place", "misses its target", "breaks a running target")
@@ -68,12 +70,13 @@ class AcceptLengths:
     A slow one is reached at `quantile`. Requests already running are taken to be as long as the new one.
     """
 
-    __slots__ = ("_acceptance", "_of_request", "_of_running", "_quantile", "_request", "means")
+    __slots__ = ("_acceptance", "_of_request", "_of_running", "_quantile", "_request", "deviate", "means")
 
     def __init__(self, request: RequestView, acceptance: AcceptanceModel, quantile: float) -> None:
         self._request = request
         self._acceptance = acceptance
         self._quantile = quantile
+        self.deviate = normal_deviate(quantile)
         self._of_request: dict[str, tuple[float, float]] = {}
         self._of_running: dict[tuple[str, str], float] = {}
         self.means = acceptance.mean_accept_lengths
@@ -131,14 +134,20 @@ def predict(
     *,
     quantile: float,
     prefill_frac: float = 0.0,
+    burstiness: float = 0.0,
 ) -> Prediction:
-    """Predicts `request` on one backend. `prefill_frac` is ρ above, in [0, 1)."""
+    """Predicts `request` on one backend. `prefill_frac` is ρ above, in [0, 1); `burstiness` the c² of `stalls`."""
     lengths = AcceptLengths(request, acceptance, quantile)
-    return predict_with(request, RunningLoad(view, spec), spec, lengths, prefill_frac)
+    return predict_with(request, RunningLoad(view, spec), spec, lengths, prefill_frac, burstiness)
 
 
 def predict_with(
-    request: RequestView, load: RunningLoad, spec: BackendSpec, lengths: AcceptLengths, prefill_frac: float
+    request: RequestView,
+    load: RunningLoad,
+    spec: BackendSpec,
+    lengths: AcceptLengths,
+    prefill_frac: float,
+    burstiness: float,
 ) -> Prediction:
     """`predict` from what is known of the backend's view already, and accept lengths shared by all backends."""
     view, arm = load.view, spec.arm
@@ -150,10 +159,12 @@ def predict_with(
     accept, slow = lengths.of_request(arm)
     decode_frac = 1.0 - prefill_frac
     pace_ms = step_ms / decode_frac
+    decode_s = SHORT_ANSWER_FRAC * request.expected_output_tokens * step_ms / (1e3 * accept)
+    stalled_ms = pace_ms * stall_factor(lengths.deviate, burstiness, prefill_frac, decode_s)
     keeps_others = True
     for text_type, target_ms in load.tightest_ms:
         # A step gives at least one token, so a step within the target needs no further look.
-        if pace_ms > target_ms and pace_ms / lengths.slow_of_running(arm, text_type) > target_ms:
+        if stalled_ms > target_ms and stalled_ms / lengths.slow_of_running(arm, text_type) > target_ms:
             keeps_others = False
             break
     # Foreign requests, of which nothing is known, are taken to accept like the new one.
@@ -163,7 +174,7 @@ def predict_with(
         tokens_before += requests * means[text_type]
     tokens_per_s = 1e3 * (tokens_before + accept) / pace_ms
     tokens_per_s_before = 1e3 * tokens_before * decode_frac / load.step_ms if before else 0.0
-    tbt_ms = pace_ms / slow
+    tbt_ms = stalled_ms / slow
     meets_target = request.tbt_target_ms is None or tbt_ms <= request.tbt_target_ms
     fits = batch <= view.max_running_requests and kv_after <= view.max_kv_tokens
     return Prediction(

@@ -225,6 +225,7 @@ class StreamObserver:
     def _count(self, data: bytes, *, has_meta: bool, is_first: bool) -> None:
         match = _TOKENS.search(data)
         if match is None:
+            self._report(_parsed(data))
             return
         tokens = int(match.group(1))
         if is_first:

@@ -1,4 +1,7 @@
-"""The ASGI application of one emulated server: SGLang's routes, and `GET /energy`.
+"""The ASGI application of one emulated server: SGLang's routes, and two more.
+
+    GET /energy      what its GPUs have drawn, see `selector.emulator.gpu`
+    GET /emulator    whether the emulation keeps up: how late steps ended (real ms) over the last boundaries
 
 No framework and no middleware: what a token costs here is one formatted chunk and one `send`.
 """
@@ -18,6 +21,7 @@ from selector.emulator.completion import CompletionAnswer
 from selector.emulator.engine import EmulatedEngine
 from selector.emulator.generation import DuplicateRid, Generation, QueueFull
 from selector.emulator.http import (
+    JSON_TYPE,
     Handler,
     Receive,
     Scope,
@@ -30,6 +34,7 @@ from selector.emulator.http import (
     send_chunk,
     send_json,
     send_raw_json,
+    send_text,
     start_chunked,
 )
 from selector.emulator.info import Site, loads, model_card, model_info, models
@@ -78,12 +83,13 @@ class EmulatorApp:
             "/abort_request": {"POST": self._abort_request},
             "/flush_cache": {"GET": self._flush_cache, "POST": self._flush_cache},
             "/energy": {"GET": self._energy_report},
+            "/emulator": {"GET": self._emulator},
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         if not self._authorized(scope, path):
-            await send_json(send, {"error": "Unauthorized"}, status=401)
+            await send_bytes(send, b'{"error":"Unauthorized"}', status=401, headers=[JSON_TYPE])
             return
         handlers = self._routes.get(path)
         if handlers is None and path.startswith(_MODEL_PREFIX):
@@ -124,7 +130,7 @@ class EmulatorApp:
             await _refuse(send, Refusal.of_value(str(duplicate)), api, stream=ask.stream)
             return
         except QueueFull as full:
-            await _refuse_full(send, ask, api, int(self._engine.clock.unix_now_s()), str(full))
+            await _refuse_full(send, ask, api, self._engine.clock.unix_now_s(), str(full))
             return
         async with self._aborted_with_client(receive, generation):
             answer = _FORMATS[api](Report(ask, generation, self._engine))
@@ -162,13 +168,13 @@ class EmulatorApp:
             self._engine.abort_all()
         elif isinstance(rid, str):
             self._engine.abort_rid(rid)
-        await send_bytes(send)
+        await send_text(send)
 
     async def _flush_cache(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._engine.running or self._engine.waiting:
-            await send_bytes(send, b"Flush cache failed.\n", status=400)
+            await send_text(send, b"Flush cache failed.\n", status=400)
             return
-        await send_bytes(
+        await send_text(
             send,
             b"Cache flushed.\nPlease check backend logs for more details. "
             b"(When there are running or waiting requests, the operation will not be performed.)\n",
@@ -196,9 +202,8 @@ class EmulatorApp:
         asked = query(scope, "include")
         include = frozenset(section.strip() for section in asked.split(",")) if asked else None
         if include is not None and not include <= _LOAD_SECTIONS:
-            await send_bytes(
-                send, b"Internal Server Error", status=500, headers=[(b"content-type", b"text/plain; charset=utf-8")]
-            )
+            plain = (b"content-type", b"text/plain; charset=utf-8")
+            await send_bytes(send, b"Internal Server Error", status=500, headers=[plain])
             return
         await send_json(send, loads(self._site, self._engine, include))
 
@@ -209,12 +214,24 @@ class EmulatorApp:
         await send_json(send, model_info(self._site))
 
     async def _healthy(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_bytes(send)
+        await send_text(send)
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         await start_chunked(send, CONTENT_TYPE)
         await send_chunk(send, metrics(self._site, self._engine))
         await end_chunked(send)
+
+    async def _emulator(self, scope: Scope, receive: Receive, send: Send) -> None:
+        engine = self._engine
+        p50_ms, p99_ms = engine.lag_ms(0.5, 0.99)
+        document = {
+            "arm": self._site.spec.arm,
+            "time_scale": engine.clock.time_scale,
+            "boundaries": engine.boundaries,
+            "lag_p50_ms": p50_ms,
+            "lag_p99_ms": p99_ms,
+        }
+        await send_json(send, document)
 
     async def _energy_report(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_raw_json(send, self._energy())
@@ -260,7 +277,7 @@ async def _refuse(send: Send, refusal: Refusal, api: Api, *, stream: bool) -> No
         await send_json(send, refusal_body(refusal, native=native), status=400)
 
 
-async def _refuse_full(send: Send, ask: Ask, api: Api, created: int, message: str) -> None:
+async def _refuse_full(send: Send, ask: Ask, api: Api, unix_s: float, message: str) -> None:
     """503, but in a stream an event after HTTP 200, since there the scheduler's verdict comes as the first output."""
     if not ask.stream:
         await send_json(send, error_body(message, "503", 503), status=503)
@@ -273,6 +290,7 @@ async def _refuse_full(send: Send, ask: Ask, api: Api, created: int, message: st
             "e2e_latency": 0.0,
             "weight_versions": [{"version": "default", "start": 0, "end": 0}],
             "completion_tokens": 0,
+            "response_sent_to_client_ts": unix_s,
         }
         await _send_events(send, sse({"text": "", "output_ids": [], "meta_info": meta}))
     else:
@@ -281,7 +299,7 @@ async def _refuse_full(send: Send, ask: Ask, api: Api, created: int, message: st
         events = [f"data: {error}\n\n".encode()]
         if ask.include_usage:
             kind = CHAT_CHUNK if api is Api.CHAT else COMPLETION
-            events.append(usage_event(kind, ask, created, prompt_tokens=0, completion_tokens=0))
+            events.append(usage_event(kind, ask, int(unix_s), prompt_tokens=0, completion_tokens=0))
         await _send_events(send, *events)
 
 

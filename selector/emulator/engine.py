@@ -131,12 +131,17 @@ class EmulatedEngine:
         """Share of the proposed drafts that an accept length stands for."""
         return max(0.0, accept_length - 1.0) / (self.spec.cost.verify_tokens - 1) if self.drafts else 0.0
 
-    def energy_j(self, at_s: float) -> float:
-        """Decode and prefill energy until `at_s`; the segment under way counts in proportion."""
+    @property
+    def boundaries(self) -> int:
+        """Boundaries whose lag is known, 50,000 at most."""
+        return len(self._lags_ms)
+
+    def energy_j(self, at_s: float) -> tuple[float, float]:
+        """(decode, prefill) energy until `at_s`; the segment under way counts in proportion."""
         return self._model.energy_j(at_s)
 
     def lag_ms(self, *quantiles: float) -> tuple[float, ...]:
-        """Quantiles of how late the engine woke, in real ms, over the last 50,000 boundaries; 0 without any."""
+        """Quantiles of how late the engine woke, in real ms, over the last boundaries; 0 without any."""
         lags = sorted(self._lags_ms)
         if not lags:
             return (0.0,) * len(quantiles)

@@ -11,6 +11,7 @@ share of its energy from each. Idle power is that of the GPU with all its server
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 import orjson
@@ -22,9 +23,24 @@ from selector.emulator.clock import Clock
 class EnergySource(Protocol):
     """A server on the GPU."""
 
-    def energy_j(self, at_s: float) -> float:
-        """Decode and prefill energy of the server until `at_s`."""
+    def energy_j(self, at_s: float) -> tuple[float, float]:
+        """(decode, prefill) energy of the server until `at_s`."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuEnergy:
+    """What a GPU has drawn since its start."""
+
+    decode_j: float
+    prefill_j: float
+    idle_j: float
+    """While none of its servers worked."""
+
+    @property
+    def total_j(self) -> float:
+        """All of it."""
+        return self.decode_j + self.prefill_j + self.idle_j
 
 
 class EmulatedGpu:
@@ -38,7 +54,7 @@ class EmulatedGpu:
         self._sources: list[tuple[EnergySource, float]] = []
         self._idle_s = 0.0
         self._idle_since_s = 0.0
-        self._reported_mj = 0
+        self._reported_mj = {"decode_mj": 0, "prefill_mj": 0, "idle_mj": 0}
 
     def attach(self, source: EnergySource, share_frac: float) -> None:
         """Adds a resident server, of whose energy this GPU draws `share_frac`. Only before any of them works."""
@@ -56,30 +72,38 @@ class EmulatedGpu:
         if self.busy == 0:
             self._idle_since_s = at_s
 
-    def idle_j(self, at_s: float) -> float:
-        """Energy drawn until `at_s` while no server worked."""
+    def energy(self, at_s: float) -> GpuEnergy:
+        """What it has drawn until `at_s`."""
         idle_s = self._idle_s + (at_s - self._idle_since_s if self.busy == 0 else 0.0)
-        return idle_s * self._idle.watts(len(self._sources))
+        spent = [(share, source.energy_j(at_s)) for source, share in self._sources]
+        return GpuEnergy(
+            decode_j=sum(share * decode_j for share, (decode_j, _) in spent),
+            prefill_j=sum(share * prefill_j for share, (_, prefill_j) in spent),
+            idle_j=idle_s * self._idle.watts(len(self._sources)),
+        )
 
-    def energy_j(self, at_s: float) -> float:
-        """All energy drawn until `at_s`."""
-        return self.idle_j(at_s) + sum(share * source.energy_j(at_s) for source, share in self._sources)
-
-    def energy_mj(self, at_s: float) -> int:
-        """The counter as NVML would give it: whole millijoules, never falling (not even by rounding)."""
-        self._reported_mj = max(self._reported_mj, int(self.energy_j(at_s) * 1e3))
-        return self._reported_mj
+    def counters_mj(self, at_s: float) -> dict[str, int]:
+        """Whole millijoules that never fall, not even by rounding: `energy_mj`, as NVML counts, and its three parts."""
+        energy, reported = self.energy(at_s), self._reported_mj
+        parts = {"decode_mj": energy.decode_j, "prefill_mj": energy.prefill_j, "idle_mj": energy.idle_j}
+        for name, joules in parts.items():
+            reported[name] = max(reported[name], int(joules * 1e3))
+        return {"energy_mj": sum(reported.values()), **reported}
 
 
 def energy_report(gpus: Iterable[EmulatedGpu], clock: Clock) -> bytes:
-    """The body of `GET /energy`: `{"gpus": [{"id", "energy_mj", "timestamp_ns"}]}`, timestamps in emulated Unix time.
+    """The body of `GET /energy`, timestamps in emulated Unix time:
 
-    The GPU-side meter serves the same shape.
+    {"gpus": [{"id", "energy_mj", "timestamp_ns", "decode_mj", "prefill_mj", "idle_mj"}]}
+
+    A meter of real GPUs serves the same without the last three, which only an emulator knows.
     """
     clock.run_due()
     now_s = clock.now_s()
     timestamp_ns = int(clock.unix_s(now_s) * 1e9)
-    readings = [
-        {"id": gpu.gpu_id, "energy_mj": gpu.energy_mj(now_s), "timestamp_ns": timestamp_ns} for gpu in gpus
-    ]
+    readings = []
+    for gpu in gpus:
+        counters = gpu.counters_mj(now_s)
+        total_mj = counters.pop("energy_mj")
+        readings.append({"id": gpu.gpu_id, "energy_mj": total_mj, "timestamp_ns": timestamp_ns, **counters})
     return orjson.dumps({"gpus": readings})

@@ -17,9 +17,9 @@ Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 Headers = list[tuple[bytes, bytes]]
 
-_JSON = (b"content-type", b"application/json")
-# What the CORS layer of a real server adds to every answer.
-_VARY = (b"vary", b"Origin")
+JSON_TYPE = (b"content-type", b"application/json")
+VARY = (b"vary", b"Origin")
+"""What the CORS layer of a real server adds to every answer, but for those of the layer in front of it."""
 
 
 def header(scope: Scope, name: str) -> str | None:
@@ -52,24 +52,29 @@ async def read_body(receive: Receive) -> bytes:
 
 async def send_json(send: Send, body: object, *, status: int = 200, extra: Headers | None = None) -> None:
     """An answer with JSON."""
-    await send_bytes(send, orjson.dumps(body), status=status, headers=[_JSON, *(extra or [])])
+    await send_bytes(send, orjson.dumps(body), status=status, headers=[JSON_TYPE, VARY, *(extra or [])])
+
+
+async def send_text(send: Send, body: bytes = b"", *, status: int = 200) -> None:
+    """An answer without a content type, as SGLang's control routes give it."""
+    await send_bytes(send, body, status=status, headers=[VARY])
 
 
 async def send_raw_json(send: Send, body: bytes) -> None:
     """An answer with JSON that is bytes already."""
-    await send_bytes(send, body, headers=[_JSON])
+    await send_bytes(send, body, status=200, headers=[JSON_TYPE, VARY])
 
 
-async def send_bytes(send: Send, body: bytes = b"", *, status: int = 200, headers: Headers | None = None) -> None:
-    """An answer of known length; without `headers` it has no content type."""
+async def send_bytes(send: Send, body: bytes, *, status: int, headers: Headers) -> None:
+    """An answer of known length."""
     length = (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": status, "headers": [length, *(headers or []), _VARY]})
+    await send({"type": "http.response.start", "status": status, "headers": [length, *headers]})
     await send({"type": "http.response.body", "body": body})
 
 
 async def start_chunked(send: Send, content_type: bytes) -> None:
     """Begins an answer of unknown length; `send_chunk` goes on, `end_chunked` ends it."""
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", content_type), _VARY]})
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", content_type), VARY]})
 
 
 async def send_chunk(send: Send, chunk: bytes) -> None:

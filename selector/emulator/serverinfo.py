@@ -105,7 +105,7 @@ def _arguments(site: Site) -> dict[str, object]:
         speculative |= {
             "speculative_algorithm": algorithm,
             "speculative_draft_model_path": arm.launch.draft_model,
-            "speculative_num_steps": arm.draft_steps,
+            "speculative_num_steps": arm.draft_steps or 0,
             "speculative_eagle_topk": arm.topk,
             "speculative_num_draft_tokens": arm.verify_tokens,
         }

@@ -38,6 +38,7 @@ class SocketServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                interface="asgi3",
                 http="httptools",
                 ws="none",
                 lifespan="off",

@@ -57,10 +57,8 @@ class Metered(FileModel):
     flags: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, window: EnergyWindow | None) -> Metered | None:
-        """The window's facts; `None` stays `None`."""
-        if window is None:
-            return None
+    def of(cls, window: EnergyWindow) -> Metered:
+        """The window's facts."""
         return cls(**{name: getattr(window, name) for name in cls.model_fields})
 
 

@@ -18,7 +18,6 @@ from itertools import pairwise
 from statistics import median
 
 from selector.core.cost import ContextSlope, StepCost, StepPoint
-from selector.errors import DomainError
 
 _BYTES_PER_PARAMETER = 2.0
 _NOISE_FRAC = 0.02
@@ -56,28 +55,28 @@ class LeaveOneOut:
     context_tokens: float
     ms_error_frac: float
     j_error_frac: float
+    inside: bool
+    """Whether the others surround it; otherwise only their batches do, and its context is extrapolated."""
 
 
 def leave_one_out(points: Sequence[StepPoint], slope: ContextSlope | None) -> list[LeaveOneOut]:
-    """Errors of the interpolation at every cell that lies inside the grid of the others."""
+    """Errors of the interpolation at every cell whose batch lies within those of the others."""
     errors = []
     for point in points:
         others = [other for other in points if other is not point]
-        if not others:
+        batches = [other.batch for other in others]
+        if not others or not min(batches) <= point.batch <= max(batches):
             continue
-        try:
-            guess = StepCost(others, slope).estimate(point.batch, point.context_tokens)
-        except DomainError:
-            continue
-        if not guess.extrapolated:
-            errors.append(
-                LeaveOneOut(
-                    batch=point.batch,
-                    context_tokens=point.context_tokens,
-                    ms_error_frac=guess.step_ms / point.step_ms - 1,
-                    j_error_frac=guess.step_j / point.step_j - 1,
-                )
+        guess = StepCost(others, slope).estimate(point.batch, point.context_tokens)
+        errors.append(
+            LeaveOneOut(
+                batch=point.batch,
+                context_tokens=point.context_tokens,
+                ms_error_frac=guess.step_ms / point.step_ms - 1,
+                j_error_frac=guess.step_j / point.step_j - 1,
+                inside=not guess.extrapolated,
             )
+        )
     return errors
 
 

@@ -169,7 +169,7 @@ async def _difference(rig: Rig, shape: Shape, window_s: float, seed: int) -> Dec
         context_tokens=shape.prompt_tokens + (_SHORT_TOKENS + long_tokens) / 2,
         steps=steps,
         window_s=gained_s,
-        energy=Metered.of(window),
+        energy=Metered.of(window) if window else None,
     )
 
 
@@ -216,16 +216,14 @@ async def _steady(rig: Rig, shape: Shape, window_s: float, seed: int) -> DecodeR
         context_tokens=shape.prompt_tokens + fmean(middle),
         steps=steps,
         window_s=duration_s,
-        energy=Metered.of(window),
+        energy=Metered.of(window) if window else None,
     )
 
 
 async def _steady_piece(rig: Rig, shape: Shape, window_s: float, seed: str) -> _Piece:
     limit = rig.context_length - shape.prompt_tokens - shape.verify_tokens - 1
     prompts = random_prompts(seed, shape.batch, shape.prompt_tokens, rig.vocab_size)
-    idle = await rig.client.step_totals()
-    if idle.running:
-        raise UpstreamError(f"{idle.running} other requests are running on the server")
+    idle = await _idle(rig)
     batch = asyncio.create_task(rig.client.generate(prompts, min(limit, _MAX_TOKENS)))
     try:
         start = await _settled(rig, shape, idle, batch)
@@ -237,7 +235,6 @@ async def _steady_piece(rig: Rig, shape: Shape, window_s: float, seed: str) -> _
             await rig.client.abort_all()
         with suppress(UpstreamError):  # an aborted batch may be answered with an error; one that failed was seen above
             await batch
-    await _drained(rig)
     return _Piece(
         idle=idle,
         start=start,
@@ -285,10 +282,11 @@ async def _window_end(
     return last
 
 
-async def _drained(rig: Rig) -> None:
-    """Returns when nothing runs any more, so that the next batch starts on an idle server."""
+async def _idle(rig: Rig) -> StepTotals:
+    """Totals of a server on which nothing runs any more; an aborted batch takes a moment to leave its counts."""
     deadline_s = rig.clock.now() + _DRAIN_TIMEOUT_S
-    while (await rig.client.step_totals()).running:
+    while (totals := await rig.client.step_totals()).running:
         if rig.clock.now() > deadline_s:
-            raise UpstreamError(f"requests still run {_DRAIN_TIMEOUT_S:.0f} s after they were aborted")
+            raise UpstreamError(f"{totals.running} other requests run on the server")
         await rig.clock.sleep(_SETTLE_POLL_S)
+    return totals

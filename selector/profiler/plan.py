@@ -39,7 +39,7 @@ class PrefillStep:
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One decode cell. `repeats` of it are wanted; equal cells count however many they are."""
+    """One decode cell, `repeats` times, with seeds that follow those of the repeats there are."""
 
     arm: str
     sweep_pass: Pass
@@ -47,6 +47,7 @@ class DecodeStep:
     prompt_tokens: int
     method: Method
     repeats: int
+    first_repeat: int = 0
 
 
 Step = IdleStep | PrefillStep | DecodeStep
@@ -120,7 +121,7 @@ def left_to_do(launches: Sequence[Launch], cells: Iterable[Cell]) -> list[Launch
                 key = (step.arm, step.sweep_pass, step.batch, step.prompt_tokens, step.method)
                 lacking = step.repeats - repeats[key]
                 if lacking > 0:
-                    steps.append(DecodeStep(*key, lacking))
+                    steps.append(DecodeStep(*key, lacking, first_repeat=repeats[key]))
             elif step not in others:
                 steps.append(step)
         if steps:

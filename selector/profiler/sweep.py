@@ -10,39 +10,21 @@ left; the next run tries them again.
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from selector.errors import InputError, MeterError, UpstreamError
-from selector.profiler.cells import (
-    Cell,
-    DecodeCell,
-    FailedStep,
-    IdleCell,
-    Metered,
-    Origin,
-    PrefillCell,
-    append_cell,
-    mend,
-    read_cells,
-)
+from selector.errors import MeterError, UpstreamError
+from selector.profiler.cells import Cell, FailedStep, Origin, append_cell, mend, read_cells
 from selector.profiler.client import random_prompts
-from selector.profiler.clock import Clock
-from selector.profiler.config import SweepArm, SweepConfig
-from selector.profiler.load import Rig, Shape, measure_decode
-from selector.profiler.meter import EnergyMeter
-from selector.profiler.nvml import GpuFacts
-from selector.profiler.plan import DecodeStep, IdleStep, Launch, Pace, PrefillStep, Step, left_to_do, plan
-from selector.profiler.prefill import measure_idle, measure_prefill
-from selector.profiler.rapl import HostEnergy
-from selector.profiler.server import Launcher, RunningServer
+from selector.profiler.config import SweepConfig
+from selector.profiler.measure import Bench, Served, describe, measure
+from selector.profiler.plan import Launch, Pace, Step, left_to_do, plan
+from selector.profiler.server import RunningServer
 
-_DEFAULT_VOCAB = 32_000
 _WARM_UP_TOKENS = 64
 
 
@@ -75,18 +57,6 @@ class SweepResult:
     """Steps that still have to be measured, the failed ones among them."""
     left_s: float
     stopped_early: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    """What a sweep measures with."""
-
-    clock: Clock
-    launcher: Launcher
-    meter: EnergyMeter | None
-    facts: GpuFacts | None
-    host: HostEnergy | None
-    vocab_size: int
 
 
 class _DeadlineError(Exception):
@@ -156,90 +126,28 @@ class Sweep:
                 self._allow_present(server)
                 origin = self._origin(server, label, await server.client.engine())
                 for step in launch.steps:
-                    await self._try(step, (server, launch.arm), origin)
+                    await self._try(step, Served(server=server, arm=launch.arm), origin)
         except UpstreamError as failed:
             self._fail(f"server of {launch.arm.name}", str(failed), origin)
             self._forget(launch)
 
-    async def _try(self, step: Step, on: tuple[RunningServer, SweepArm] | None, origin: Origin) -> None:
+    async def _try(self, step: Step, on: Served | None, origin: Origin) -> None:
         """One step; a reading that cannot be used is recorded, a server that no longer answers ends the launch."""
         self._require(self._pace.step_s(step))
         began_s = self._bench.clock.now()
         try:
-            cell = await self._measure(step, on, origin)
+            cell = await measure(step, self._config, self._bench, on, origin)
         except (MeterError, UpstreamError) as refused:
-            if isinstance(refused, UpstreamError) and not (on and await on[0].client.healthy()):
+            if isinstance(refused, UpstreamError) and not (on and await on.server.client.healthy()):
                 raise
             self._done(step)
-            self._fail(_name(step), str(refused), origin)
+            self._fail(describe(step), str(refused), origin)
             return
         self._pace.took(step, self._bench.clock.now() - began_s)
         append_cell(self._file, cell)
         self._measured += 1
         self._done(step)
         self._observer.measured(cell, self._left_s())
-
-    async def _measure(self, step: Step, on: tuple[RunningServer, SweepArm] | None, origin: Origin) -> Cell:
-        config, bench = self._config, self._bench
-        if isinstance(step, IdleStep):
-            if config.idle is None or bench.meter is None:
-                raise MeterError("idle power needs an energy meter")
-            window = await measure_idle(
-                bench.meter, bench.clock, settle_s=config.idle.settle_s, window_s=config.idle.window_s
-            )
-            return IdleCell(arm=step.arm, energy=_metered(window), origin=origin)
-        if on is None:
-            raise UpstreamError(f"{_name(step)} needs a server")
-        server, arm = on
-        rig = Rig(
-            client=server.client,
-            clock=bench.clock,
-            meter=bench.meter,
-            host=bench.host,
-            vocab_size=bench.vocab_size,
-            context_length=config.server.context_length,
-        )
-        if isinstance(step, PrefillStep):
-            if config.prefill is None:
-                raise UpstreamError("no prefill is configured")
-            cost = await measure_prefill(
-                rig,
-                step.prompt_tokens,
-                window_s=config.prefill.window_s,
-                batch_tokens=config.prefill.batch_tokens,
-                seed=config.decode.seed,
-            )
-            return PrefillCell(
-                arm=step.arm,
-                prompt_tokens=step.prompt_tokens,
-                prompts_at_once=cost.prompts_at_once,
-                prompts=cost.prompts,
-                ms=cost.ms,
-                j=cost.j,
-                energy=Metered.of(cost.energy),
-                origin=origin,
-            )
-        return await self._measure_decode(step, rig, arm, origin)
-
-    async def _measure_decode(self, step: DecodeStep, rig: Rig, arm: SweepArm, origin: Origin) -> DecodeCell:
-        settings = self._config.decode
-        await rig.clock.sleep(settings.cooldown_s)
-        shape = Shape(batch=step.batch, prompt_tokens=step.prompt_tokens, verify_tokens=arm.verify_tokens)
-        repeats = [
-            await measure_decode(
-                rig, shape, method=step.method, window_s=settings.window_s, seed=settings.seed + number
-            )
-            for number in range(step.repeats)
-        ]
-        return DecodeCell(
-            arm=step.arm,
-            sweep_pass=step.sweep_pass,
-            batch=step.batch,
-            prompt_tokens=step.prompt_tokens,
-            method=step.method,
-            repeats=tuple(repeats),
-            origin=origin,
-        )
 
     def _require(self, seconds: float) -> None:
         if self._deadline_s is not None and self._bench.clock.now() + seconds > self._deadline_s:
@@ -303,34 +211,8 @@ class Sweep:
         return self._pace.left_s(self._left)
 
 
-def vocabulary(model: Path) -> int:
-    """Vocabulary size by a model's config.json. Raises `InputError`."""
-    path = model / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(str(path), "there is no such file", "check --models and target.model") from None
-    except ValueError as bad:
-        raise InputError(str(path), f"is not JSON ({bad})", "restore the model's configuration") from None
-    nested: Mapping[str, object] = config.get("text_config") or {}
-    size = config.get("vocab_size") or nested.get("vocab_size") or _DEFAULT_VOCAB
-    return int(str(size))
-
-
-def _metered(window: object) -> Metered:
-    return Metered.model_validate(window, from_attributes=True)
-
-
 def _count(launches: Sequence[Launch]) -> int:
     return sum(len(launch.steps) for launch in launches)
-
-
-def _name(step: Step) -> str:
-    if isinstance(step, IdleStep):
-        return f"idle power {'bare' if step.arm is None else f'with {step.arm} up'}"
-    if isinstance(step, PrefillStep):
-        return f"prefill of {step.prompt_tokens} tokens on {step.arm}"
-    return f"{step.arm} batch {step.batch} prompt {step.prompt_tokens} ({step.sweep_pass})"
 
 
 def run_sweep(sweep: Sweep) -> SweepResult:

@@ -116,7 +116,7 @@ class Upstream:
 
 
 class UpstreamAnswer:
-    """An answer whose head has come. Whoever got it must `close` it, which costs nothing once it was read to its end."""
+    """An answer whose head has come. Whoever got it must `close` it; that costs nothing once it was read to its end."""
 
     def __init__(self, response: aiohttp.ClientResponse, idle_timeout_s: float) -> None:
         self.status = response.status

@@ -10,8 +10,8 @@ SGLang's scheduler does without mixed chunks. A decode segment is a run of steps
 its steps are summed in closed form (between knots of the cost model, cost is linear in the context), so the work
 per request does not depend on how long its answer is. Whatever arrives during a step waits for its end.
 
-The same class serves the simulator, which jumps from event to event, and the emulator, which goes step by step
-on a real clock. It draws the accept lengths of a request when its first token is there; nothing outside sees them early.
+The same class serves the simulator, which jumps from event to event, and the emulator, which goes step by step on a
+real clock. It draws the accept lengths of a request when its first token is there; nothing outside sees them early.
 """
 
 from __future__ import annotations
@@ -184,17 +184,18 @@ class ServerModel:
         """Tokens that the waiting requests (not those prefilling) still have to prefill."""
         return sum(job.prompt_tokens + self._generated(job) - job._prefilled for job in self._waiting)
 
-    def energy_j(self, at_s: float) -> float:
-        """Decode and prefill energy spent by `at_s`; of the prefill or step under way, in proportion to its time."""
-        done_j = self.totals.decode_j + self.totals.prefill_j
+    def energy_j(self, at_s: float) -> tuple[float, float]:
+        """(decode, prefill) energy spent by `at_s`; of the step or prefill under way, in proportion to its time."""
+        decode_j, prefill_j = self.totals.decode_j, self.totals.prefill_j
         end_s = self.next_boundary_s()
         if end_s is None:
-            return done_j
+            return decode_j, prefill_j
         done_frac = min(1.0, max(0.0, (at_s - self.now_s) / (end_s - self.now_s)))
         if self._prefill is not None:
             # The totals have all of its energy since it began.
-            return done_j - (1.0 - done_frac) * sum(energy_j for _, _, energy_j in self._prefill.chunks)
-        return done_j + done_frac * self._step_cost()[1]
+            to_come_j = (1.0 - done_frac) * sum(energy_j for _, _, energy_j in self._prefill.chunks)
+            return decode_j, prefill_j - to_come_j
+        return decode_j + done_frac * self._step_cost()[1], prefill_j
 
     @property
     def kv_tokens(self) -> float:

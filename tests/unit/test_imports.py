@@ -23,7 +23,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     # The emulator is the simulator's server model on a real clock, and that alone.
     "emulator": ("core", "files", "simulator.server", "simulator.draws"),
     "router": ("core", "files"),
-    "cli": ("core", "files", "profiler", "simulator", "emulator", "router"),
+    "loadgen": ("core", "files"),
+    "cli": ("core", "files", "profiler", "simulator", "emulator", "router", "loadgen"),
 }
 """What each subpackage may import beside itself and the modules at the top of the package."""
 

@@ -13,7 +13,7 @@ import orjson
 
 from selector.core.types import TEXT_TYPES
 from selector.files.fleet import LoadedFleet, parse_fleet
-from selector.files.policy import load_policy_file
+from selector.files.policy import LoadedPolicy, load_policy_file
 from selector.files.profile import Profile, parse_profile
 from selector.router.running import RunningRouter
 from tests.integration.router.fake_upstream import EAGLE3_K3, FakeUpstream
@@ -68,7 +68,7 @@ def made_up_profile() -> Profile:
     return parse_profile(orjson.dumps(document).decode(), "made-up profile")
 
 
-def fleet_of(urls: Sequence[str], arms: Sequence[str], *, more: str = "", backend_more: str = "", **router: Any) -> LoadedFleet:
+def fleet_of(urls: Sequence[str], arms: Sequence[str], *, backend_more: str = "", **router: Any) -> LoadedFleet:
     """Backends b0, b1 … with these arms, an SLO class with a target and one without. `router` goes into its table."""
     options = {"poll_interval_s": 0.02, "poll_timeout_s": 5.0, "drain_timeout_s": 5.0, **router}
     tables = "".join(
@@ -96,9 +96,13 @@ def fleet_of(urls: Sequence[str], arms: Sequence[str], *, more: str = "", backen
         [slo.classes.batch]
         [router]
         {settings}
-        {more}
         """
     return LoadedFleet(parse_fleet(text, "fleet.toml"), "fleet.toml", {"made-up": made_up_profile()})
+
+
+@cache
+def _fallback() -> LoadedPolicy:
+    return load_policy_file("least_loaded")
 
 
 def _toml(value: object) -> str:
@@ -119,7 +123,7 @@ async def routed(
     fleet = fleet_of(
         [upstream.url for upstream in upstreams], arms or ["none"] * len(upstreams), backend_more=backend_more, **router
     )
-    chosen, fallback = load_policy_file(policy), load_policy_file("least_loaded")
+    chosen, fallback = load_policy_file(policy), _fallback()
     async with RunningRouter(fleet, chosen, fallback, port=0, decision_log=decision_log, clock=clock) as running:
         yield running
 

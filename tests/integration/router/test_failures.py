@@ -34,6 +34,10 @@ def finishes(router: RunningRouter) -> list[Finish]:
     return [outcome.finish for outcome in outcomes(router)]
 
 
+def state_of(router: RunningRouter, backend: str) -> State:
+    return router.state.watch.backends[backend].health.state
+
+
 def in_flight(router: RunningRouter) -> int:
     assert len(router.state.dispatcher.flights) == router.state.dispatcher.controller.tracker.in_flight()
     return len(router.state.dispatcher.flights)
@@ -152,9 +156,12 @@ async def test_an_end_mark_without_its_blank_line_is_still_an_end() -> None:
 
 async def test_malformed_events_pass_as_they_are() -> None:
     sent = [ROLE, b"data: {oops\n\n", b"nonsense\n\n", b"data: [1]\n\n", b'data: {"usage":{,"meta_info"\n\n', DONE]
-    async with FakeUpstream(script=streaming(*sent)) as upstream, routed(upstream) as router:
-        async with request(router.url, body=STREAM) as answer:
-            assert [chunk async for chunk in answer.chunks()] == sent
+    async with (
+        FakeUpstream(script=streaming(*sent)) as upstream,
+        routed(upstream) as router,
+        request(router.url, body=STREAM) as answer,
+    ):
+        assert [chunk async for chunk in answer.chunks()] == sent
 
 
 async def test_a_whole_answer_that_breaks_off_is_answered_502() -> None:
@@ -199,10 +206,12 @@ async def test_each_backend_is_tried_once_at_most() -> None:
 
 async def test_a_backend_that_is_silent_for_too_long_is_given_up() -> None:
     async with FakeUpstream(script=hanging) as silent, FakeUpstream(script=answering(200, b"{}")) as good:
-        async with routed(silent, good, first_byte_timeout_s=0.05) as router:
-            async with request(router.url, body=CHAT) as answer:
-                assert answer.status == 200
-                assert answer.header("x-drafter-selector-backend") == "b1"
+        async with (
+            routed(silent, good, first_byte_timeout_s=0.05) as router,
+            request(router.url, body=CHAT) as answer,
+        ):
+            assert answer.status == 200
+            assert answer.header("x-drafter-selector-backend") == "b1"
         await (await silent.next_exchange()).closed.wait()
 
 
@@ -241,25 +250,28 @@ async def test_a_killed_backend_gets_no_requests_until_it_is_back() -> None:
         await exchange.chunk(ROLE)
         await exchange.wait_closed()
 
-    async with FakeUpstream(script=script) as killed, FakeUpstream(script=streaming(*chat_stream("a"))) as good:
-        async with routed(killed, good) as router:
+    async with (
+        FakeUpstream(script=script) as killed,
+        FakeUpstream(script=streaming(*chat_stream("a"))) as good,
+        routed(killed, good) as router,
+    ):
+        async with request(router.url, body=STREAM) as answer:
+            assert answer.header("x-drafter-selector-backend") == "b0"
+            chunks = answer.chunks()
+            await anext(chunks)
+            await killed.refuse_connections()
+            assert b"upstream_error" in b"".join([chunk async for chunk in chunks])
+        for _ in range(3):
             async with request(router.url, body=STREAM) as answer:
-                assert answer.header("x-drafter-selector-backend") == "b0"
-                chunks = answer.chunks()
-                await anext(chunks)
-                await killed.refuse_connections()
-                assert b"upstream_error" in b"".join([chunk async for chunk in chunks])
-            for _ in range(3):
-                async with request(router.url, body=STREAM) as answer:
-                    assert answer.header("x-drafter-selector-backend") == "b1"
-                    assert (await answer.body()).endswith(DONE)
-            killed.script = streaming(*chat_stream("back"))
-            await killed.listen()
-            await killed.polled_afresh()
-            assert router.state.watch.backends["b0"].health.state is State.AVAILABLE
-            async with request(router.url, body=STREAM) as answer:
-                assert answer.header("x-drafter-selector-backend") == "b0"
-                assert b"back" in await answer.body()
+                assert answer.header("x-drafter-selector-backend") == "b1"
+                assert (await answer.body()).endswith(DONE)
+        killed.script = streaming(*chat_stream("back"))
+        await killed.listen()
+        await killed.polled_afresh()
+        assert state_of(router, "b0") is State.AVAILABLE
+        async with request(router.url, body=STREAM) as answer:
+            assert answer.header("x-drafter-selector-backend") == "b0"
+            assert b"back" in await answer.body()
 
 
 async def test_a_backend_that_is_not_ready_gets_no_requests() -> None:
@@ -276,16 +288,18 @@ async def test_a_backend_that_is_not_ready_gets_no_requests() -> None:
 
 
 async def test_a_backend_with_the_wrong_arm_is_quarantined_until_it_has_the_right_one() -> None:
-    async with FakeUpstream() as wrong, FakeUpstream(script=answering(200, b"{}")) as good:
-        async with routed(wrong, good, arms=["eagle3-k3", "none"]) as router:
-            health = router.state.watch.backends["b0"].health
-            assert health.state is State.QUARANTINED
-            assert "speculative_algorithm" in (health.reason or "")
-            async with request(router.url, body=CHAT) as answer:
-                assert answer.header("x-drafter-selector-backend") == "b1"
-            wrong.info.update(EAGLE3_K3)
-            await wrong.polled_afresh()
-            assert health.state is State.AVAILABLE
+    async with (
+        FakeUpstream() as wrong,
+        FakeUpstream(script=answering(200, b"{}")) as good,
+        routed(wrong, good, arms=["eagle3-k3", "none"]) as router,
+    ):
+        assert state_of(router, "b0") is State.QUARANTINED
+        assert "speculative_algorithm" in (router.state.watch.backends["b0"].health.reason or "")
+        async with request(router.url, body=CHAT) as answer:
+            assert answer.header("x-drafter-selector-backend") == "b1"
+        wrong.info.update(EAGLE3_K3)
+        await wrong.polled_afresh()
+        assert state_of(router, "b0") is State.AVAILABLE
 
 
 async def test_a_restart_with_another_arm_is_noticed_by_its_counters() -> None:
@@ -293,14 +307,13 @@ async def test_a_restart_with_another_arm_is_noticed_by_its_counters() -> None:
         loads = {"num_running_reqs": 0, "num_waiting_reqs": 0, "decode_moments": [9, 9, 1, 1, 1, 20]}
         upstream.loads = {"loads": [loads]}
         async with routed(upstream, arms=["eagle3-k3"]) as router:
-            health = router.state.watch.backends["b0"].health
-            assert health.state is State.AVAILABLE
+            assert state_of(router, "b0") is State.AVAILABLE
             upstream.info["speculative_num_steps"] = 5
             await upstream.polled_afresh()
-            assert health.state is State.AVAILABLE  # nothing made it ask
+            assert state_of(router, "b0") is State.AVAILABLE  # nothing made it ask
             loads["decode_moments"] = [1, 1, 1, 1, 1, 2]
             await upstream.polled_afresh()
-            assert health.state is State.QUARANTINED
+            assert state_of(router, "b0") is State.QUARANTINED
 
 
 async def test_a_policy_that_raises_costs_no_request(tmp_path: Path) -> None:
@@ -315,12 +328,14 @@ async def test_a_policy_that_raises_costs_no_request(tmp_path: Path) -> None:
         "def make_policy(params, context): return Raising()\n",
         encoding="utf-8",
     )
-    async with FakeUpstream(script=answering(200, b"{}")) as upstream:
-        async with routed(upstream, policy=str(policy)) as router:
-            async with request(router.url, body=CHAT) as answer:
-                assert answer.status == 200
-            assert b"drafter_selector_policy_failures_total 2.0" in router.state.metrics.render()
-            assert router.state.dispatcher.controller.last_policy_failure == "RuntimeError: boom"
+    async with (
+        FakeUpstream(script=answering(200, b"{}")) as upstream,
+        routed(upstream, policy=str(policy)) as router,
+    ):
+        async with request(router.url, body=CHAT) as answer:
+            assert answer.status == 200
+        assert b"drafter_selector_policy_failures_total 2.0" in router.state.metrics.render()
+        assert router.state.dispatcher.controller.last_policy_failure == "RuntimeError: boom"
 
 
 async def test_a_policy_that_insists_on_a_failed_backend_does_not_loop(tmp_path: Path) -> None:
@@ -375,29 +390,36 @@ async def test_draining_refuses_new_requests_and_lets_running_ones_end() -> None
             await exchange.chunk(chunk)
         await exchange.end()
 
-    async with FakeUpstream(script=script) as upstream, routed(upstream) as router:
-        async with connection(router.url) as (reader, writer), request(router.url, body=STREAM) as running:
-            chunks = running.chunks()
-            await anext(chunks)
-            draining = asyncio.create_task(router.drain())
-            await asyncio.sleep(0)  # lets it begin
-            writer.write(request_bytes("/v1/chat/completions", STREAM))
-            refused = await answer_from(reader, writer)
-            assert (refused.status, refused.header("connection")) == (503, "close")
-            async with request(router.url, "/ready", method="GET") as answer:
-                assert answer.status == 503
-            assert not draining.done()
-            go_on.set()
-            assert [chunk async for chunk in chunks][-1] == DONE
-            assert await draining
+    async with (
+        FakeUpstream(script=script) as upstream,
+        routed(upstream) as router,
+        connection(router.url) as (reader, writer),
+        request(router.url, body=STREAM) as running,
+    ):
+        chunks = running.chunks()
+        await anext(chunks)
+        draining = asyncio.create_task(router.drain())
+        await asyncio.sleep(0)  # lets it begin
+        writer.write(request_bytes("/v1/chat/completions", STREAM))
+        refused = await answer_from(reader, writer)
+        assert (refused.status, refused.header("connection")) == (503, "close")
+        async with request(router.url, "/ready", method="GET") as answer:
+            assert answer.status == 503
+        assert not draining.done()
+        go_on.set()
+        assert [chunk async for chunk in chunks][-1] == DONE
+        assert await draining
 
 
 async def test_draining_gives_up_at_its_limit() -> None:
-    async with FakeUpstream(script=hanging) as upstream, routed(upstream, drain_timeout_s=0.05) as router:
-        async with connection(router.url) as (_, writer):
-            writer.write(request_bytes("/v1/chat/completions", STREAM))
-            await upstream.next_exchange()
-            assert await router.drain() is False
+    async with (
+        FakeUpstream(script=hanging) as upstream,
+        routed(upstream, drain_timeout_s=0.05) as router,
+        connection(router.url) as (_, writer),
+    ):
+        writer.write(request_bytes("/v1/chat/completions", STREAM))
+        await upstream.next_exchange()
+        assert await router.drain() is False
 
 
 async def test_the_error_event_of_the_newer_routes_follows_their_conventions() -> None:

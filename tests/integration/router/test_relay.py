@@ -109,10 +109,16 @@ async def test_an_event_split_over_chunks_in_the_middle_of_a_character_comes_who
 
 
 async def test_a_body_gets_only_what_is_missing_and_keeps_every_byte_of_its_own() -> None:
-    given = b' {"model" : "m", "messages":[{"role":"user","content":"\\u00fc\xc3\xbc"}],"seed":18446744073709551617,"top_p":1.0}'
-    async with FakeUpstream(script=answering(200, b"{}")) as upstream, routed(upstream) as router:
-        async with request(router.url, body=given):
-            sent = upstream.seen[0].body
+    given = (
+        b' {"model" : "m", "messages":[{"role":"user","content":"\\u00fc\xc3\xbc"}],'
+        b'"seed":18446744073709551617,"top_p":1.0}'
+    )
+    async with (
+        FakeUpstream(script=answering(200, b"{}")) as upstream,
+        routed(upstream) as router,
+        request(router.url, body=given),
+    ):
+        sent = upstream.seen[0].body
     added, rest = sent[: sent.index(b'"model"')], sent[sent.index(b'"model"') :]
     assert rest == given[given.index(b'"model"') :]
     fields = orjson.loads(added.rstrip(b",") + b"}")
@@ -122,37 +128,50 @@ async def test_a_body_gets_only_what_is_missing_and_keeps_every_byte_of_its_own(
 
 async def test_a_body_that_needs_nothing_is_sent_as_it_came() -> None:
     given = b'{"text": "hello", "rid": "mine", "sampling_params": {"max_new_tokens": 4}}'
-    async with FakeUpstream(script=answering(200, b"{}")) as upstream, routed(upstream) as router:
-        async with request(router.url, "/generate?a=%20b&c=d", body=given):
-            assert upstream.seen[0].body == given
-            assert upstream.seen[0].target == "/generate?a=%20b&c=d"
+    async with (
+        FakeUpstream(script=answering(200, b"{}")) as upstream,
+        routed(upstream) as router,
+        request(router.url, "/generate?a=%20b&c=d", body=given),
+    ):
+        assert upstream.seen[0].body == given
+        assert upstream.seen[0].target == "/generate?a=%20b&c=d"
 
 
 async def test_a_null_rid_is_replaced_not_doubled() -> None:
-    async with FakeUpstream(script=answering(200, b"{}")) as upstream, routed(upstream) as router:
-        async with request(router.url, body={"rid": None, **CHAT}):
-            assert upstream.seen[0].body.count(b'"rid"') == 1
-            assert len(upstream.seen[0].json["rid"]) == 32
+    async with (
+        FakeUpstream(script=answering(200, b"{}")) as upstream,
+        routed(upstream) as router,
+        request(router.url, body={"rid": None, **CHAT}),
+    ):
+        assert upstream.seen[0].body.count(b'"rid"') == 1
+        assert len(upstream.seen[0].json["rid"]) == 32
 
 
 @pytest.mark.parametrize("body", [{**CHAT, "n": 2}, {"model": "m", "prompt": ["a", "b"]}])
 async def test_a_batch_is_named_by_the_server(body: Mapping[str, Any]) -> None:
     path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
-    async with FakeUpstream(script=answering(200, b"{}")) as upstream, routed(upstream) as router:
-        async with request(router.url, path, body=body):
-            assert "rid" not in upstream.seen[0].json
+    async with (
+        FakeUpstream(script=answering(200, b"{}")) as upstream,
+        routed(upstream) as router,
+        request(router.url, path, body=body),
+    ):
+        assert "rid" not in upstream.seen[0].json
 
 
 async def test_a_whole_answer_passes_unchanged_but_for_the_extension_that_was_not_asked_for() -> None:
     plain = b'{"id":"x", "choices":[{"message":{"content":"a\\",\\"sglext\\":{}"}}],"usage":{"completion_tokens":2}}'
-    details = b',"sglext":{"spec_tokens_details":{"spec_accept_rate":0.5,"spec_verify_ct":2,"spec_num_correct_drafts":1}}'
+    details = (
+        b',"sglext":{"spec_tokens_details":{"spec_accept_rate":0.5,"spec_verify_ct":2,"spec_num_correct_drafts":1}}'
+    )
     sent = plain[:-1] + details + b"}"
-    async with FakeUpstream(EAGLE3_K3, script=answering(200, sent)) as upstream:
-        async with routed(upstream, arms=["eagle3-k3"]) as router:
-            async with request(router.url, body=CHAT) as answer:
-                assert await answer.body() == plain
-            async with request(router.url, body={**CHAT, "return_spec_tokens_details": True}) as answer:
-                assert await answer.body() == sent
+    async with (
+        FakeUpstream(EAGLE3_K3, script=answering(200, sent)) as upstream,
+        routed(upstream, arms=["eagle3-k3"]) as router,
+    ):
+        async with request(router.url, body=CHAT) as answer:
+            assert await answer.body() == plain
+        async with request(router.url, body={**CHAT, "return_spec_tokens_details": True}) as answer:
+            assert await answer.body() == sent
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/score", "/v1/rerank"])
@@ -169,7 +188,9 @@ async def test_what_generates_nothing_passes_untouched_in_both_directions(path: 
     "script",
     [
         answering(400, b'{"object":"error","message":"temperature","code":400}', ("content-type", "application/json")),
-        answering(401, b'{"error":"Unauthorized"}', ("www-authenticate", "Bearer"), ("content-type", "application/json")),
+        answering(
+            401, b'{"error":"Unauthorized"}', ("www-authenticate", "Bearer"), ("content-type", "application/json")
+        ),
         answering(503, b'{"message":"The request queue is full."}', ("retry-after", "7")),
         answering(500, b"oops", ("content-type", "text/plain")),
     ],
@@ -225,10 +246,12 @@ async def test_hop_by_hop_and_spoofed_headers_stay_behind_and_the_others_pass() 
 
 async def test_a_backend_with_a_key_of_its_own_gets_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MADE_UP_KEY", "server-key")
-    async with FakeUpstream(script=answering(200, b"{}")) as upstream:
-        async with routed(upstream, backend_more='api_key_env = "MADE_UP_KEY"') as router:
-            async with request(router.url, body=CHAT, headers={"Authorization": "Bearer client-key"}):
-                assert upstream.seen[0].header("authorization") == "Bearer server-key"
+    async with (
+        FakeUpstream(script=answering(200, b"{}")) as upstream,
+        routed(upstream, backend_more='api_key_env = "MADE_UP_KEY"') as router,
+        request(router.url, body=CHAT, headers={"Authorization": "Bearer client-key"}),
+    ):
+        assert upstream.seen[0].header("authorization") == "Bearer server-key"
 
 
 async def test_a_compressed_stream_passes_as_it_is() -> None:
@@ -238,10 +261,13 @@ async def test_a_compressed_stream_passes_as_it_is() -> None:
         await exchange.chunk(b"rest")
         await exchange.end()
 
-    async with FakeUpstream(script=script) as upstream, routed(upstream) as router:
-        async with request(router.url, body=STREAM) as answer:
-            assert answer.header("content-encoding") == "gzip"
-            assert await answer.body() == b"\x1f\x8brest"
+    async with (
+        FakeUpstream(script=script) as upstream,
+        routed(upstream) as router,
+        request(router.url, body=STREAM) as answer,
+    ):
+        assert answer.header("content-encoding") == "gzip"
+        assert await answer.body() == b"\x1f\x8brest"
 
 
 async def test_a_body_of_several_mebibytes_arrives() -> None:

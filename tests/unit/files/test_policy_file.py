@@ -63,7 +63,12 @@ def test_a_path_is_loaded_with_its_hash(write: Write) -> None:
 def test_a_bare_name_is_a_shipped_policy(monkeypatch: pytest.MonkeyPatch, write: Write) -> None:
     path = write(GOOD)
     asked = []
-    monkeypatch.setattr(policy_files, "policy_path", lambda name: asked.append(name) or path)
+
+    def shipped(name: str) -> Path:
+        asked.append(name)
+        return path
+
+    monkeypatch.setattr(policy_files, "policy_path", shipped)
     assert load_policy_file("mine").path == path
     assert load_policy_file("mine:dspark-8").label == "mine:dspark-8"
     assert asked == ["mine", "mine"]

@@ -12,8 +12,9 @@ from selector.errors import InputError
 from selector.profiler.cells import DecodeCell, FailedStep, IdleCell, PrefillCell, read_cells
 from selector.profiler.config import SweepConfig
 from selector.profiler.energy import ThrottleReason
+from selector.profiler.measure import Bench
 from selector.profiler.nvml import GpuFacts
-from selector.profiler.sweep import Bench, Sweep, SweepResult
+from selector.profiler.sweep import Sweep, SweepResult
 
 FACTS = GpuFacts(name="NVIDIA H200", driver="580.1", power_limit_w=700.0)
 
@@ -148,11 +149,12 @@ async def test_a_finished_sweep_starts_nothing(run, launcher) -> None:
 async def test_more_repeats_measure_only_what_lacks(run, tmp_path) -> None:
     await run(config(drift=None, prefill=None))
     await run(config(drift=None, prefill=None, decode=config().decode.model_dump() | {"repeats": 3}))
-    repeats: Counter[tuple[object, ...]] = Counter()
+    seeds: dict[tuple[object, ...], list[int]] = {}
     for cell in read_cells(tmp_path / "cells.jsonl"):
         if isinstance(cell, DecodeCell):
-            repeats[shape(cell)] += len(cell.repeats)
-    assert set(repeats.values()) == {3}
+            seeds.setdefault(shape(cell), []).extend(repeat.seed for repeat in cell.repeats)
+    assert len(seeds) == 6
+    assert all(used == [1, 2, 3] for used in seeds.values())
 
 
 async def test_a_sweep_stops_in_time_and_before_a_step_that_would_not_fit(run, clock, tmp_path) -> None:
@@ -170,7 +172,7 @@ async def test_a_sweep_stops_in_time_and_before_a_step_that_would_not_fit(run, c
 
 async def test_a_server_that_dies_is_reported_and_the_sweep_goes_on(run, tmp_path, launcher) -> None:
     def dies(arm: str, server: Any) -> None:
-        server.die_after = 2 if arm == "eagle3-k2" else None
+        server.die_after = 3 if arm == "eagle3-k2" else None
 
     launcher.prepare = dies
     watcher = Watcher()

@@ -1,0 +1,136 @@
+"""Sends requests when they are due, whatever the answers do (open loop), and measures each as its reader would see it.
+
+Times are seconds of the replayed clock: real seconds × `time_scale`, so that an emulated fleet that runs at half speed
+is measured in its own time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+
+from selector.core.stream import EventSplitter, StreamObserver
+
+ARM_HEADER = "x-drafter-selector-arm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedRequest:
+    """One request to send."""
+
+    number: int
+    due_s: float
+    """On the replayed clock, from the start."""
+    body: Mapping[str, Any]
+    headers: Mapping[str, str]
+    text_type: str
+    tbt_target_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back. `error` is `None` for a complete answer."""
+
+    request: TimedRequest
+    arm: str | None
+    status: int | None
+    tokens: int
+    ttft_ms: float | None
+    tbt_ms: float | None
+    finished_s: float
+    error: str | None
+    late_ms: float
+    """Real ms by which it was sent after it was due: the load generator's own lag."""
+
+
+class Replay:
+    """One replay of `requests` against `url` (the base, without path)."""
+
+    def __init__(
+        self,
+        url: str,
+        requests: Sequence[TimedRequest],
+        *,
+        time_scale: float = 1.0,
+        on_answer: Callable[[Answer], None] | None = None,
+        timeout_s: float = 120.0,
+    ) -> None:
+        self._url = url
+        self._requests = sorted(requests, key=lambda request: request.due_s)
+        self._time_scale = time_scale
+        self._on_answer = on_answer
+        self._timeout_s = timeout_s
+        self.in_flight = 0
+
+    async def run(self) -> list[Answer]:
+        """Sends everything and waits for the last answer; answers in the order of `requests`."""
+        loop = asyncio.get_running_loop()
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session, asyncio.TaskGroup() as group:
+            started = loop.time()
+            tasks = []
+            for request in self._requests:
+                due = started + request.due_s / self._time_scale
+                await asyncio.sleep(max(0.0, due - loop.time()))
+                tasks.append(group.create_task(self._one(session, request, started, due)))
+        return [task.result() for task in tasks]
+
+    async def _one(self, session: aiohttp.ClientSession, request: TimedRequest, started: float, due: float) -> Answer:
+        clock = asyncio.get_running_loop().time
+        sent = clock()
+        observer, splitter = StreamObserver(), EventSplitter()
+        arm: str | None = None
+        status: int | None = None
+        error: str | None = None
+        self.in_flight += 1
+        try:
+            async with session.post(
+                f"{self._url}/v1/chat/completions",
+                data=orjson.dumps(request.body),
+                headers={"content-type": "application/json", **request.headers},
+            ) as response:
+                status, arm = response.status, response.headers.get(ARM_HEADER)
+                if status != 200:
+                    error = f"HTTP {status}: {(await response.text())[:200]}"
+                else:
+                    async for chunk in response.content.iter_any():
+                        now_s = (clock() - started) * self._time_scale
+                        for event in splitter.feed(chunk):
+                            observer.event(event, now_s)
+                    error = observer.error or (None if observer.done else "the stream ended without [DONE]")
+        except (aiohttp.ClientError, TimeoutError, OSError) as failed:
+            error = f"{type(failed).__name__}: {failed}"
+        finally:
+            self.in_flight -= 1
+        sent_s = (sent - started) * self._time_scale
+        answer = Answer(
+            request=request,
+            arm=arm,
+            status=status,
+            tokens=observer.completion_tokens or 0,
+            ttft_ms=None if observer.first_s is None else 1e3 * (observer.first_s - sent_s),
+            tbt_ms=observer.tbt_ms,
+            finished_s=(clock() - started) * self._time_scale,
+            error=error,
+            late_ms=1e3 * (sent - due),
+        )
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        return answer
+
+
+async def watch_lag(stop: Callable[[], bool], *, interval_s: float = 0.01) -> list[float]:
+    """Event-loop lag in ms: how much later than asked this loop wakes up. Ends once `stop()` is true."""
+    loop = asyncio.get_running_loop()
+    lags: list[float] = []
+    while not stop():
+        due = loop.time() + interval_s
+        await asyncio.sleep(interval_s)
+        lags.append(1e3 * (loop.time() - due))
+    return lags

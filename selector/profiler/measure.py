@@ -1,0 +1,138 @@
+"""Turns one step of the plan into a cell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from selector.errors import InputError, MeterError, UpstreamError
+from selector.profiler.cells import Cell, DecodeCell, IdleCell, Metered, Origin, PrefillCell
+from selector.profiler.clock import Clock
+from selector.profiler.config import SweepArm, SweepConfig
+from selector.profiler.load import Rig, Shape, measure_decode
+from selector.profiler.meter import EnergyMeter
+from selector.profiler.nvml import GpuFacts
+from selector.profiler.plan import DecodeStep, IdleStep, PrefillStep, Step
+from selector.profiler.prefill import measure_idle, measure_prefill
+from selector.profiler.rapl import HostEnergy
+from selector.profiler.server import Launcher, RunningServer
+
+_DEFAULT_VOCAB = 32_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What a sweep measures with."""
+
+    clock: Clock
+    launcher: Launcher
+    meter: EnergyMeter | None
+    """`None` measures time alone."""
+    facts: GpuFacts | None
+    host: HostEnergy | None
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A server and the arm that it runs."""
+
+    server: RunningServer
+    arm: SweepArm
+
+
+async def measure(step: Step, config: SweepConfig, bench: Bench, on: Served | None, origin: Origin) -> Cell:
+    """The cell of a step; `on` is `None` where no server runs.
+
+    Raises `MeterError` when a reading must not be used, `UpstreamError` when the server failed or did something else.
+    """
+    if isinstance(step, IdleStep):
+        return await _idle(step, config, bench, origin)
+    if on is None:
+        raise UpstreamError(f"{describe(step)} needs a server")
+    rig = Rig(
+        client=on.server.client,
+        clock=bench.clock,
+        meter=bench.meter,
+        host=bench.host,
+        vocab_size=bench.vocab_size,
+        context_length=config.server.context_length,
+    )
+    if isinstance(step, PrefillStep):
+        return await _prefill(step, config, rig, origin)
+    return await _decode(step, config, rig, on.arm, origin)
+
+
+async def _idle(step: IdleStep, config: SweepConfig, bench: Bench, origin: Origin) -> IdleCell:
+    if config.idle is None or bench.meter is None:
+        raise MeterError("idle power needs an energy meter")
+    window = await measure_idle(
+        bench.meter, bench.clock, settle_s=config.idle.settle_s, window_s=config.idle.window_s
+    )
+    return IdleCell(arm=step.arm, energy=Metered.of(window), origin=origin)
+
+
+async def _prefill(step: PrefillStep, config: SweepConfig, rig: Rig, origin: Origin) -> PrefillCell:
+    if config.prefill is None:
+        raise UpstreamError("no prefill is configured")
+    cost = await measure_prefill(
+        rig,
+        step.prompt_tokens,
+        window_s=config.prefill.window_s,
+        batch_tokens=config.prefill.batch_tokens,
+        seed=config.decode.seed,
+    )
+    return PrefillCell(
+        arm=step.arm,
+        prompt_tokens=step.prompt_tokens,
+        prompts_at_once=cost.prompts_at_once,
+        prompts=cost.prompts,
+        ms=cost.ms,
+        j=cost.j,
+        energy=Metered.of(cost.energy) if cost.energy else None,
+        origin=origin,
+    )
+
+
+async def _decode(step: DecodeStep, config: SweepConfig, rig: Rig, arm: SweepArm, origin: Origin) -> DecodeCell:
+    settings = config.decode
+    await rig.clock.sleep(settings.cooldown_s)
+    shape = Shape(batch=step.batch, prompt_tokens=step.prompt_tokens, verify_tokens=arm.verify_tokens)
+    repeats = [
+        await measure_decode(rig, shape, method=step.method, window_s=settings.window_s, seed=settings.seed + number)
+        for number in range(step.first_repeat, step.first_repeat + step.repeats)
+    ]
+    return DecodeCell(
+        arm=step.arm,
+        sweep_pass=step.sweep_pass,
+        batch=step.batch,
+        prompt_tokens=step.prompt_tokens,
+        method=step.method,
+        repeats=tuple(repeats),
+        origin=origin,
+    )
+
+
+def describe(step: Step) -> str:
+    """A step in words."""
+    if isinstance(step, IdleStep):
+        return f"idle power {'bare' if step.arm is None else f'with {step.arm} up'}"
+    if isinstance(step, PrefillStep):
+        return f"prefill of {step.prompt_tokens} tokens on {step.arm}"
+    return f"{step.arm} batch {step.batch} prompt {step.prompt_tokens} ({step.sweep_pass}, {step.method})"
+
+
+def vocabulary(model: Path) -> int:
+    """Vocabulary size by a model's config.json. Raises `InputError`."""
+    path = model / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(str(path), "there is no such file", "check --models and target.model") from None
+    except ValueError as bad:
+        raise InputError(str(path), f"is not JSON ({bad})", "restore the model's configuration") from None
+    nested: Mapping[str, object] = config.get("text_config") or {}
+    size = config.get("vocab_size") or nested.get("vocab_size") or _DEFAULT_VOCAB
+    return int(str(size))

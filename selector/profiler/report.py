@@ -1,0 +1,104 @@
+"""The numbers that say how far a sweep can be trusted, as plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from selector.core.cost import ContextSlope
+from selector.files.profile import Arm, Profile
+from selector.profiler.cells import Cell, FailedStep
+from selector.profiler.checks import Ceiling, leave_one_out, out_of_order, summary
+from selector.profiler.config import Method, SweepArm, SweepConfig
+from selector.profiler.merge import MergedCell, merged_cells
+
+
+def sweep_report(
+    cells: Sequence[Cell], config: SweepConfig, profile: Profile, ceiling: Ceiling, fractions: Mapping[str, list[float]]
+) -> dict[str, Any]:
+    """Per arm and over all: repeat spread, leave-one-out error, order, roofline, drift, one method against the other.
+
+    `fractions` are the achieved fractions of the roofline of each arm's cells, in the order of `merged_cells`.
+    """
+    arms = {
+        arm.name: _arm_report(cells, arm, config, profile, fractions[arm.name])
+        for arm in config.arms
+        if arm.name in profile.arms
+    }
+    spreads = [spread for report in arms.values() for spread in report["spread"]]
+    errors = [error for report in arms.values() for error in report["leave_one_out"]]
+    return {
+        "arms": arms,
+        "arms_not_measured": [arm.name for arm in config.arms if arm.name not in profile.arms],
+        "repeat_spread": {name: summary([spread[name] for spread in spreads]) for name in ("step_ms", "step_j")},
+        "leave_one_out": {
+            f"{name}{where}": summary([error[f"{name.removeprefix('step_')}_error_frac"] for error in some])
+            for where, some in (("", [error for error in errors if error["inside"]]), ("_batch_range", errors))
+            for name in ("step_ms", "step_j")
+        },
+        "prefill_achieved_frac": {
+            str(point.prompt_tokens): round(ceiling.prefill_floor_ms(point.prompt_tokens) / point.ms, 4)
+            for point in profile.prefill
+        },
+        "failed_steps": [f"{cell.step}: {cell.reason}" for cell in cells if isinstance(cell, FailedStep)],
+    }
+
+
+def _arm_report(
+    cells: Sequence[Cell], arm: SweepArm, config: SweepConfig, profile: Profile, fractions: Sequence[float]
+) -> dict[str, Any]:
+    method = config.decode.method
+    merged = merged_cells(cells, arm.name, "main", method)
+    other: Method = "steady" if method == "difference" else "difference"
+    return {
+        "achieved_frac": {
+            f"{cell.batch}x{cell.prompt_tokens}": round(fraction, 4)
+            for cell, fraction in zip(merged, fractions, strict=True)
+        },
+        "accept_length": round(fmean(cell.mean("accept_length") for cell in merged), 4),
+        "out_of_order": out_of_order((cell.batch, cell.prompt_tokens, cell.point) for cell in merged),
+        "spread": [
+            {
+                "batch": cell.batch,
+                "prompt_tokens": cell.prompt_tokens,
+                "step_ms": cell.spread("step_ms"),
+                "step_j": cell.spread("step_j"),
+            }
+            for cell in merged
+            if len(cell.repeats) > 1
+        ],
+        "leave_one_out": [
+            {
+                "batch": error.batch,
+                "context_tokens": round(error.context_tokens),
+                "ms_error_frac": round(error.ms_error_frac, 5),
+                "j_error_frac": round(error.j_error_frac, 5),
+                "inside": error.inside,
+            }
+            for error in leave_one_out([cell.point for cell in merged], _slope(profile.arms[arm.name]))
+        ],
+        "drift": _against(merged, merged_cells(cells, arm.name, "drift", method)),
+        f"{other}_method": _against(merged, merged_cells(cells, arm.name, "main", other)),
+        "flags": sorted({flag for cell in merged for flag in cell.flags}),
+    }
+
+
+def _against(merged: Sequence[MergedCell], others: Sequence[MergedCell]) -> list[dict[str, Any]]:
+    """The same cells measured otherwise, relative to these."""
+    by_shape = {(cell.batch, cell.prompt_tokens): cell.point for cell in merged}
+    return [
+        {
+            "batch": cell.batch,
+            "prompt_tokens": cell.prompt_tokens,
+            "ms_frac": round(cell.point.step_ms / same.step_ms - 1, 5),
+            "j_frac": round(cell.point.step_j / same.step_j - 1, 5),
+        }
+        for cell in others
+        if (same := by_shape.get((cell.batch, cell.prompt_tokens))) is not None
+    ]
+
+
+def _slope(arm: Arm) -> ContextSlope | None:
+    slope = arm.context_slope
+    return ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None

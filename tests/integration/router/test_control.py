@@ -1,0 +1,188 @@
+"""What the router says about itself and its fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.integration.router.fake_upstream import (
+    EAGLE3_K3,
+    IDLE_LOAD,
+    SERVER_INFO,
+    FakeUpstream,
+    hanging,
+    streaming,
+)
+from tests.integration.router.harness import CHAT, TARGET, chat_stream, routed, sglext
+from tests.integration.router.raw_client import connection, request, request_bytes
+
+DRAFTING_LOAD: Mapping[str, Any] = {
+    **IDLE_LOAD,
+    "num_running_reqs": 3,
+    "num_waiting_reqs": 1,
+    "num_used_tokens": 900,
+    "decode_moments": [10, 20, 1e6, 40, 2e6, 60],
+    "speculative": {"accept_length": 3.0, "accept_rate": 0.7},
+}
+
+
+async def get(url: str, path: str) -> Any:
+    async with request(url, path, method="GET") as answer:
+        assert answer.status == 200
+        return await answer.json()
+
+
+async def test_server_info_and_loads_speak_for_the_whole_fleet() -> None:
+    async with FakeUpstream() as plain, FakeUpstream(EAGLE3_K3) as drafting:
+        plain.loads = {"loads": [{**IDLE_LOAD, "decode_moments": [10, 20, 1e6, 40, 2e6, 20]}]}
+        drafting.loads = {"loads": [None, DRAFTING_LOAD, None]}  # ranks that have not reported
+        async with routed(plain, drafting, arms=["none", "eagle3-k3"]) as router:
+            info = await get(router.url, "/server_info")
+            assert info == await get(router.url, "/get_server_info")
+            assert info["internal_states"] == [{"avg_spec_accept_length": 80 / 40}]
+            assert info["model_path"] == SERVER_INFO["model_path"]
+            assert (info["version"], info["max_running_requests"], info["status"]) == ("0.5.23", 128, "ready")
+            assert [(b["name"], b["arm"], b["state"], b["avg_spec_accept_length"]) for b in info["backends"]] == [
+                ("b0", "none", "available", None),
+                ("b1", "eagle3-k3", "available", 3.0),
+            ]
+            loads = (await get(router.url, "/v1/loads"))["loads"]
+            assert [(load["num_running_reqs"], load["num_waiting_reqs"], load["backend"]) for load in loads] == [
+                (0, 0, "b0"),
+                (3, 1, "b1"),
+            ]
+            assert (await get(router.url, "/model_info"))["served_model_name"] == TARGET
+
+
+async def test_loads_of_several_ranks_are_added_up() -> None:
+    async with FakeUpstream(EAGLE3_K3) as upstream:
+        other = {**DRAFTING_LOAD, "decode_moments": [1, 60, 1, 1, 1, 60], "speculative": {"accept_length": 1.0}}
+        upstream.loads = {"loads": [DRAFTING_LOAD, other]}
+        async with routed(upstream, arms=["eagle3-k3"]) as router:
+            load = (await get(router.url, "/v1/loads"))["loads"][0]
+            assert (load["num_running_reqs"], load["num_used_tokens"], load["max_total_num_tokens"]) == (
+                6,
+                1800,
+                800_000,
+            )
+            # weighted by the request steps of the ranks: 20 at 3.0 and 60 at 1.0
+            assert load["speculative"]["accept_length"] == pytest.approx(1.5)
+
+
+async def test_models_come_from_a_backend_or_else_from_the_fleet_file() -> None:
+    async with FakeUpstream() as upstream:
+        async with routed(upstream) as router:
+            assert await get(router.url, "/v1/models") == {"object": "list", "data": [{"id": TARGET}]}
+            await upstream.refuse_connections()
+            assert await get(router.url, "/v1/models") == {"object": "list", "data": [{"id": TARGET}]}
+        async with routed(upstream) as router:
+            assert (await get(router.url, "/v1/models"))["data"][0]["id"] == TARGET
+
+
+async def test_state_and_decisions_explain_what_happens() -> None:
+    async with FakeUpstream(script=streaming(*chat_stream("a"))) as upstream, routed(upstream) as router:
+        async with request(router.url, body={**CHAT, "stream": True}) as answer:
+            await answer.body()
+        state = await get(router.url, "/router/state")
+        assert state["policy"]["label"] == "least_loaded"
+        assert len(state["policy"]["sha256"]) == 64
+        assert [(b["name"], b["state"], b["batch"]) for b in state["backends"]] == [("b0", "available", 0)]
+        decision, end = (await get(router.url, "/router/decisions?n=2"))["events"]
+        assert (decision["event"], decision["backend"], decision["reason"]) == (
+            "decision",
+            "b0",
+            "least loaded: 0 requests",
+        )
+        assert (end["event"], end["outcome"]["finish"]) == ("end", "done")
+
+
+async def test_metrics_count_decisions_outcomes_and_targets() -> None:
+    spec = sglext(spec_verify_ct=3, spec_num_correct_drafts=5)
+    sent = [*chat_stream("a", "b")[:-2], spec, *chat_stream("a", "b")[-2:]]
+    async with (
+        FakeUpstream(EAGLE3_K3, script=streaming(*sent)) as upstream,
+        routed(upstream, arms=["eagle3-k3"]) as router,
+    ):
+        for _ in range(2):
+            async with request(router.url, body={**CHAT, "stream": True}) as answer:
+                await answer.body()
+        async with request(router.url, "/metrics", method="GET") as answer:
+            text = (await answer.body()).decode()
+    for line in (
+        'drafter_selector_decisions_total{arm="eagle3-k3",reason="least loaded"} 2.0',
+        'drafter_selector_outcomes_total{arm="eagle3-k3",finish="done"} 2.0',
+        'drafter_selector_tbt_target_total{result="met",slo_class="chat"} 2.0',
+        'drafter_selector_tbt_seconds_count{slo_class="chat"} 2.0',
+        'drafter_selector_ttft_seconds_count{slo_class="chat"} 2.0',
+        'drafter_selector_in_flight_requests{arm="eagle3-k3",backend="b0"} 0.0',
+        'drafter_selector_backend_available{arm="eagle3-k3",backend="b0"} 1.0',
+        "drafter_selector_acceptance_samples_total 2.0",
+        "drafter_selector_policy_failures_total 0.0",
+    ):
+        assert line in text.splitlines()
+
+
+async def test_kinds_of_reasons_are_bounded_however_many_reasons_there_are() -> None:
+    async with FakeUpstream() as upstream, routed(upstream) as router:
+        kinds = {router.state.metrics.reason_kind("".join(map(chr, range(97, 98 + i)))) for i in range(26)}
+        kinds |= {router.state.metrics.reason_kind("z" * i) for i in range(2, 50)}
+        assert len(kinds) == 33
+        assert "other" in kinds
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "body"),
+    [
+        ("GET", "/nothing", 404, {"detail": "Not Found"}),
+        ("POST", "/v1/nothing", 404, {"detail": "Not Found"}),
+        ("GET", "/v1/chat/completions", 405, {"detail": "Method Not Allowed"}),
+        ("POST", "/v1/models", 405, {"detail": "Method Not Allowed"}),
+    ],
+)
+async def test_unknown_paths_and_wrong_methods_are_answered_as_sglang_does(
+    method: str, path: str, status: int, body: object
+) -> None:
+    async with (
+        FakeUpstream() as upstream,
+        routed(upstream) as router,
+        request(router.url, path, method=method) as answer,
+    ):
+        assert (answer.status, await answer.json()) == (status, body)
+
+
+async def test_an_abort_goes_to_the_backend_that_has_the_request() -> None:
+    async with (
+        FakeUpstream(script=hanging) as first,
+        FakeUpstream(script=hanging) as second,
+        routed(first, second) as router,
+        connection(router.url) as (_, writer),
+    ):
+        writer.write(request_bytes("/v1/chat/completions", {**CHAT, "rid": "mine"}))
+        await first.next_exchange()
+        async with request(router.url, "/abort_request", {"rid": "mine"}) as answer:
+            assert answer.status == 200
+        assert (first.aborts, second.aborts) == ([b'{"rid":"mine"}'], [])
+        # Not one of ours: another router may have sent it to either.
+        async with request(router.url, "/abort_request", {"rid": "somebody's"}) as answer:
+            assert answer.status == 200
+        assert (len(first.aborts), len(second.aborts)) == (2, 1)
+        # SGLang matches by prefix: an empty name would abort everything.
+        async with request(router.url, "/abort_request", {"rid": ""}) as answer:
+            assert answer.status == 200
+        assert (len(first.aborts), len(second.aborts)) == (2, 1)
+        async with request(router.url, "/abort_request", b"nonsense") as answer:
+            assert answer.status == 400
+
+
+async def test_a_request_can_be_aborted_by_the_name_that_the_router_gave_it() -> None:
+    async with (
+        FakeUpstream(script=hanging) as upstream,
+        routed(upstream) as router,
+        connection(router.url) as (_, writer),
+    ):
+        writer.write(request_bytes("/v1/chat/completions", CHAT))
+        rid = (await upstream.next_exchange()).json["rid"]
+        async with request(router.url, "/abort_request", {"rid": rid}):
+            assert len(upstream.aborts) == 1

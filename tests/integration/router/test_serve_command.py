@@ -1,0 +1,168 @@
+"""`drafter-selector serve`, as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from selector.cli import main
+from selector.files.decision_log import EndEvent, StartEvent, read_decision_log
+from selector.files.profile import write_profile
+from tests.integration.router.fake_upstream import Exchange, FakeUpstream
+from tests.integration.router.harness import CHAT, DONE, ROLE, TARGET, chat_stream, made_up_profile
+from tests.integration.router.raw_client import DEADLINE_S, request
+
+STREAM = {**CHAT, "stream": True}
+
+
+def fleet_file(folder: Path, url: str, *, arm: str = "none", more: str = "") -> Path:
+    write_profile(made_up_profile(), folder / "made-up.json")
+    path = folder / "fleet.toml"
+    path.write_text(
+        f"""
+        version = 1
+        target = "{TARGET}"
+        [[backends]]
+        name = "b0"
+        url = "{url}"
+        arm = "{arm}"
+        gpus = ["host0:0"]
+        profile = "{folder / "made-up.json"}"
+        [policy]
+        name = "least_loaded"
+        [router]
+        port = 0
+        {more}
+        """,
+        encoding="utf-8",
+    )
+    return path
+
+
+@asynccontextmanager
+async def serve(*options: str | Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "selector",
+        "serve",
+        *map(str, options),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(3 * DEADLINE_S):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def ready_url(process: asyncio.subprocess.Process) -> tuple[str, str]:
+    """The address it serves on, and its ready line."""
+    assert process.stdout is not None
+    line = (await process.stdout.readline()).decode()
+    match = re.match(r"ready url=(http://127\.0\.0\.1:\d+) ", line)
+    assert match, line
+    return match.group(1), line
+
+
+async def test_it_says_when_it_is_ready_serves_and_ends_on_sigterm_once_requests_are_over(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        await exchange.chunk(ROLE)
+        await go_on.wait()
+        for chunk in chat_stream("a")[1:]:
+            await exchange.chunk(chunk)
+        await exchange.end()
+
+    log = tmp_path / "decisions.jsonl"
+    async with FakeUpstream(script=script) as upstream:
+        options = ("--config", fleet_file(tmp_path, upstream.url), "--policy", "static:none", "--decision-log", log)
+        async with serve(*options) as process:
+            url, line = await ready_url(process)
+            assert re.search(r"policy=static:none sha256=[0-9a-f]{12} ", line)
+            assert line.endswith("backends: b0 (none): available\n")
+            async with request(url, body=STREAM) as answer:
+                chunks = answer.chunks()
+                await anext(chunks)
+                process.send_signal(signal.SIGTERM)
+                while True:  # until the signal has arrived
+                    async with request(url, "/ready", method="GET") as ready:
+                        if ready.status == 503:
+                            break
+                assert process.returncode is None
+                go_on.set()
+                assert [chunk async for chunk in chunks][-1] == DONE
+            out, err = await process.communicate()
+    assert (process.returncode, out, err) == (0, b"", b"")
+    events = read_decision_log(log)
+    assert isinstance(events[0], StartEvent)
+    assert isinstance(events[-1], EndEvent)
+
+
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        await exchange.chunk(ROLE)
+        await exchange.wait_closed()
+
+    async with (
+        FakeUpstream(script=script) as upstream,
+        serve("--config", fleet_file(tmp_path, upstream.url)) as process,
+    ):
+        url, _ = await ready_url(process)
+        async with request(url, body=STREAM) as answer:
+            await anext(answer.chunks())
+            process.send_signal(signal.SIGINT)
+            while True:
+                async with request(url, "/ready", method="GET") as ready:
+                    if ready.status == 503:
+                        break
+            process.send_signal(signal.SIGINT)
+            _, err = await process.communicate()
+    assert process.returncode == 0
+    assert b"without waiting for running requests" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "arm", "options", "complaint"),
+    [
+        ("unknown_key = 1", "none", (), "router.unknown_key: is not a known field"),
+        ("", "no-such-arm", (), "backends[0].arm: 'no-such-arm' is not in profile"),
+        ("", "none", ("--policy", "no_such_policy"), "no shipped policy has this name"),
+        ("", "none", ("--policy", "static:no-such-arm"), "no-such-arm"),
+        ("", "none", ("--host", "203.0.113.1"), "cannot listen there"),
+        ("", "none", ("--decision-log", "/dev/null/x"), "cannot be written"),
+        ("", "none", ("--decision-log", "FLEET"), "exists and is no decision log"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, arm: str, options: tuple[str, ...], complaint: str
+) -> None:
+    config = fleet_file(tmp_path, "http://127.0.0.1:9", arm=arm, more=more)
+    given = [str(config) if option == "FLEET" else option for option in options]
+    assert main(["serve", "--config", str(config), *given]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = fleet_file(tmp_path, "http://127.0.0.1:9")
+        assert main(["serve", "--config", str(config), "--port", str(port)]) == 2
+    assert f"127.0.0.1:{port}: cannot listen there (Address already in use)" in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""`profile` from its arguments to what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from selector.cli import profile
+from selector.errors import InputError
+from selector.files.profile import load_profile
+from selector.profiler.cells import DecodeCell, DecodeRepeat, Metered, Origin, append_cell
+
+KIT = Path(__file__).parents[3] / "bench" / "h200" / "qwen3-8b.toml"
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    profile.add_parser(parser.add_subparsers())
+    args = parser.parse_args([profile.NAME, *arguments])
+    return int(args.run(args))
+
+
+def cell(batch: int, tokens: int) -> DecodeCell:
+    energy = Metered(duration_s=5.5, energy_j=2750, watts_mean=500, counter_updates=55, update_interval_s=0.1)
+    repeat = DecodeRepeat(
+        seed=1, step_ms=5.0 + 0.05 * batch, step_j=2.5 + 0.02 * batch, accept_length=1, context_tokens=tokens + 500,
+        steps=1000, window_s=5.5, energy=energy,
+    )  # fmt: skip
+    return DecodeCell(
+        arm="none", sweep_pass="main", batch=batch, prompt_tokens=tokens, method="steady", repeats=(repeat,),
+        origin=Origin(host="h", weights="dummy", date="2026-01-01T00:00:00+00:00"),
+    )  # fmt: skip
+
+
+def test_the_plan_says_what_is_left_and_how_long_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--config", str(KIT), "--out", str(tmp_path), "--models", "/m", "--plan", "--json") == 0
+    before = json.loads(capsys.readouterr().out)
+    assert [launch["arm"] for launch in before["launches"]][:3] == [None, "none", "dspark-8"]
+    assert "--model-path /m/Qwen3-8B " in before["launches"][1]["command"]
+    assert before["seconds"] > 600
+    append_cell(tmp_path / "cells.jsonl", cell(1, 512))
+    assert run("--config", str(KIT), "--out", str(tmp_path), "--plan", "--json") == 0
+    after = json.loads(capsys.readouterr().out)
+    assert after["launches"][1]["steps"] == before["launches"][1]["steps"] - 1
+    assert run("--config", str(KIT), "--out", str(tmp_path), "--plan") == 0
+    assert "in all" in capsys.readouterr().out
+
+
+def test_cells_become_a_profile_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for batch in (1, 8, 32, 64):
+        append_cell(tmp_path / "cells.jsonl", cell(batch, 512))
+    new = tmp_path / "new.json"
+    common = ["--config", str(KIT), "--out", str(tmp_path), "--assemble", "--base", "h200__qwen3-8b"]
+    assert run(*common, "--write", str(new), "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["arms"]["none"]["out_of_order"] == []
+    loaded = load_profile(str(new))
+    assert [point.batch for point in loaded.arms["none"].cells] == [1, 8, 32, 64]
+    assert run(*common, "--write", str(new)) == 0
+    assert "1 arms, 4 cells" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--assemble"], "needs --base and --write"),
+        (["--base", "x"], "add --assemble"),
+        (["--assemble", "--base", "x", "--write", "y"], "no shipped profile"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run("--config", str(KIT), "--out", str(tmp_path), *arguments)
+
+
+def test_a_machine_without_the_gpu_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(InputError, match=r"gpu\.indices: NVML's Python package .* leave indices out"):
+        run("--config", str(KIT), "--out", str(tmp_path))
+
+
+def test_a_model_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    text = KIT.read_text().replace("indices = [0]", "")
+    file = tmp_path / "sweep.toml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=r"Qwen3-8B/config\.json: there is no such file; check --models"):
+        run("--config", str(file), "--out", str(tmp_path), "--models", str(tmp_path))
+
+
+def test_a_server_that_cannot_start_is_a_failure_that_later_runs_try_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "models" / "Qwen3-8B"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text('{"vocab_size": 151936}')
+    text = KIT.read_text().replace("indices = [0]", "").replace('python = "python3"', f'python = "{tmp_path}/none"')
+    text = text[: text.index('[[arms]]\nname = "dspark-8"')].replace('arms = ["none", "dspark-8"]', 'arms = ["none"]')
+    file = tmp_path / "sweep.toml"
+    file.write_text(text)
+    assert run("--config", str(file), "--out", str(tmp_path), "--models", str(tmp_path / "models"), "--json") == 1
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    assert (result["measured"], result["failed"]) == (0, 2)
+    assert result["left"] > 0
+    assert "FAILED server of none: cannot run" in printed.err
+
+

@@ -1,0 +1,253 @@
+"""Events from bytes, and what they tell of times, tokens and acceptance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pytest
+
+from selector.core.stream import (
+    MAX_EVENT_BYTES,
+    EventSplitter,
+    SpecCounts,
+    StreamObserver,
+    event_data,
+    event_name,
+    spec_counts,
+)
+
+
+def event(document: object) -> bytes:
+    return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+
+
+def chat(*, finish_reason: str | None = None, usage: object = None, **delta: object) -> bytes:
+    chunk: dict[str, object] = {"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]}
+    return event(chunk if usage is None else {**chunk, "usage": usage})
+
+
+def counted(tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": 5, "completion_tokens": tokens}
+
+
+def observed(timeline: Iterable[tuple[float, bytes]]) -> StreamObserver:
+    observer = StreamObserver()
+    for now_s, data in timeline:
+        observer.event(data, now_s)
+    return observer
+
+
+DONE = b"data: [DONE]\n\n"
+ROLE = chat(role="assistant", content="")
+USAGE = event({"choices": [], "usage": counted(9)})
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+def test_every_line_ending_of_the_standard_ends_an_event(end: bytes) -> None:
+    splitter = EventSplitter()
+    assert splitter.feed(b"data: a" + end + b"data: b" + end + b"dat") == [b"data: a" + end, b"data: b" + end]
+    assert splitter.rest() == b"dat"
+
+
+def test_an_end_that_is_split_over_reads_is_seen() -> None:
+    splitter = EventSplitter()
+    assert [splitter.feed(byte) for byte in (b"data: a\r", b"\n", b"\r", b"\n")] == [[], [], [], [b"data: a\r\n\r\n"]]
+
+
+def test_a_stream_that_never_ends_an_event_is_given_up_rather_than_kept() -> None:
+    splitter = EventSplitter()
+    assert splitter.feed(b"x" * MAX_EVENT_BYTES) == []
+    assert splitter.feed(b"y") == [b"x" * MAX_EVENT_BYTES + b"y"]
+    assert splitter.rest() == b""
+
+
+@pytest.mark.parametrize(
+    ("raw", "data"),
+    [
+        (b"data: {}\n\n", b"{}"),
+        (b"data:{}\n\n", b"{}"),
+        (b"data: {}\r\n\r\n", b"{}"),
+        (b"data: {}\r\r", b"{}"),
+        (b"event: x\ndata: a\ndata: b\nid: 7\n\n", b"a\nb"),
+        (b": comment\n\n", b""),
+        (b"\n\n", b""),
+        (b"data: [DONE]", b"[DONE]"),
+    ],
+)
+def test_the_data_of_an_event(raw: bytes, data: bytes) -> None:
+    assert event_data(raw) == data
+
+
+def test_the_name_of_an_event() -> None:
+    assert event_name(b"event: message_stop\ndata: {}\n\n") == b"message_stop"
+    assert event_name(b"data: event:\n\n") == b""
+
+
+class TestTbt:
+    def test_is_time_over_tokens_whatever_the_chunks_carry(self) -> None:
+        seen = observed(
+            [
+                (1.0, ROLE),
+                (1.0, chat(content="a")),
+                (1.1, chat(content="bcde")),
+                (1.8, chat(content="fgh")),
+                (1.8, chat(finish_reason="length")),
+                (9.0, USAGE),
+                (9.0, DONE),
+            ]
+        )
+        assert seen.tbt_ms == pytest.approx(100)
+        assert (seen.first_s, seen.last_s, seen.chunks, seen.done) == (1.0, 1.8, 3, True)
+        assert seen.longest_gap_s == pytest.approx(0.7)
+
+    def test_of_text_held_back_until_the_end_is_counted_from_the_role_chunk(self) -> None:
+        call = chat(tool_calls=[{"function": {"arguments": "{}"}}])
+        assert observed([(1.0, ROLE), (2.6, call), (2.6, USAGE)]).tbt_ms == pytest.approx(200)
+
+    def test_with_running_counts_starts_at_the_count_of_the_first_chunk(self) -> None:
+        steps = [(1.0, counted(3)), (1.5, counted(5)), (2.0, counted(9))]
+        timeline = [(now_s, chat(content="x", usage=usage)) for now_s, usage in steps]
+        assert observed(timeline).tbt_ms == pytest.approx(1000 / 6)
+        # The role chunk in the same read changes nothing; one that came before stands for the first token.
+        assert observed([(1.0, ROLE), *timeline]).tbt_ms == pytest.approx(1000 / 6)
+        assert observed([(0.2, ROLE), *timeline]).tbt_ms == pytest.approx(1800 / 8)
+
+    def test_of_a_native_stream_uses_its_counts(self) -> None:
+        def native(tokens: int) -> bytes:
+            return event({"text": "t", "output_ids": [1], "meta_info": {"finish_reason": None, **counted(tokens)}})
+
+        assert observed([(1.0, native(1)), (3.0, native(5))]).tbt_ms == pytest.approx(500)
+
+    @pytest.mark.parametrize(
+        "timeline",
+        [
+            [],
+            [(1.0, ROLE), (2.0, chat(content="a"))],  # no count
+            [(1.0, ROLE), (2.0, chat(content="a")), (2.0, event({"choices": [], "usage": counted(1)}))],  # one token
+            [(1.0, chat(content="a")), (1.0, USAGE)],  # all at once
+            [(1.0, USAGE)],  # nothing but a count
+        ],
+    )
+    def test_is_unknown_where_it_cannot_be_told(self, timeline: list[tuple[float, bytes]]) -> None:
+        assert observed(timeline).tbt_ms is None
+
+    def test_of_a_whole_native_answer_is_what_the_server_says(self) -> None:
+        seen = StreamObserver()
+        meta = {**counted(11), "e2e_latency": 3.5, "first_token_latency": 0.5}
+        seen.answer(json.dumps({"meta_info": meta}).encode(), 9.0)
+        assert seen.tbt_ms == pytest.approx(300)
+
+
+def test_text_that_looks_like_counts_or_errors_is_only_text() -> None:
+    quoting = chat(content='{"usage":{"completion_tokens":99},"error":{"message":"no"},"finish_reason":"stop"}')
+    seen = observed([(1.0, ROLE), (2.0, quoting), (3.0, chat(content="b"))])
+    assert (seen.completion_tokens, seen.error, seen.last_s) == (None, None, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (event({"error": {"message": "out of memory", "code": 500}}), "out of memory"),
+        (event({"error": "short"}), "short"),
+        (event({"object": "error", "message": "flat"}), "flat"),
+        (event({"error": None}), None),
+    ],
+)
+def test_an_error_event_is_seen(data: bytes, message: str | None) -> None:
+    assert observed([(1.0, data)]).error == message
+
+
+@pytest.mark.parametrize(
+    "junk", [b"data: {oops\n\n", b"\xff\xfe\n\n", b'data: {"usage":{\n\n', b"data: 7\n\n", b"\n\n"]
+)
+def test_junk_is_passed_over(junk: bytes) -> None:
+    seen = observed([(1.0, ROLE), (2.0, junk), (3.0, USAGE)])
+    assert (seen.completion_tokens, seen.error) == (9, None)
+
+
+def test_a_body_that_is_no_json_tells_nothing() -> None:
+    seen = StreamObserver()
+    seen.answer(b"<html>", 1.0)
+    assert (seen.completion_tokens, seen.spec, seen.done) == (None, None, True)
+
+
+@pytest.mark.parametrize(
+    ("report", "counts"),
+    [
+        ({"spec_verify_ct": 4, "spec_num_correct_drafts": 9}, SpecCounts(verify_passes=4, accepted_drafts=9)),
+        ({"spec_verify_ct": 4, "spec_accepted_drafts": 9}, SpecCounts(verify_passes=4, accepted_drafts=9)),
+        ({"spec_verify_ct": 4, "spec_accept_token_num": 9}, SpecCounts(verify_passes=4, accepted_drafts=9)),
+        (
+            {"spec_verify_ct": 4, "spec_num_correct_drafts": 9, "spec_accepted_drafts": 8, "spec_accept_rate": 0.5},
+            SpecCounts(verify_passes=4, accepted_drafts=9, accept_rate=0.5),
+        ),
+        ({"spec_verify_ct": 4}, None),
+        ({"spec_num_correct_drafts": 9}, None),
+        ({"spec_verify_ct": True, "spec_num_correct_drafts": 9}, None),
+        ({"spec_verify_ct": 4, "spec_num_correct_drafts": 2.5}, None),
+        ({"spec_verify_ct": None, "spec_num_correct_drafts": None}, None),
+        ({}, None),
+    ],
+)
+def test_acceptance_by_any_of_its_names(report: dict[str, object], counts: SpecCounts | None) -> None:
+    assert spec_counts(report) == counts
+
+
+def test_the_choices_of_one_request_add_up() -> None:
+    details = [{"spec_verify_ct": n, "spec_num_correct_drafts": 2 * n, "spec_accept_rate": 0.1 * n} for n in (1, 2)]
+    seen = observed([(1.0, event({"choices": [], "sglext": {"spec_tokens_details": details}}))])
+    assert seen.spec == SpecCounts(verify_passes=3, accepted_drafts=6, accept_rate=0.2)
+
+
+def test_meta_info_of_a_choice_is_read() -> None:
+    seen = StreamObserver()
+    meta = {"spec_verify_ct": 4, "spec_num_correct_drafts": 9}
+    seen.answer(json.dumps({"choices": [{"meta_info": meta}], "usage": counted(14)}).encode(), 1.0)
+    assert seen.spec == SpecCounts(verify_passes=4, accepted_drafts=9)
+
+
+def test_a_native_batch_adds_its_running_counts_up() -> None:
+    def native(index: int, tokens: int, finish: object = None) -> bytes:
+        meta = {"finish_reason": finish, **counted(tokens)}
+        return event({"text": "t", "output_ids": [1], "index": index, "meta_info": meta})
+
+    seen = observed(
+        [(1.0, native(0, 1)), (1.1, native(1, 1)), (2.0, native(0, 7, {"type": "stop"})), (3.0, native(1, 4))]
+    )
+    assert seen.completion_tokens == 11
+
+
+class TestNamedEvents:
+    def test_of_messages(self) -> None:
+        def named(name: str, **fields: object) -> bytes:
+            return b"event: " + name.encode() + b"\n" + event({"type": name, **fields})
+
+        seen = observed(
+            [
+                (1.0, named("message_start", message={"role": "assistant", "usage": {"input_tokens": 7}})),
+                (1.0, named("content_block_start", content_block={"type": "tool_use", "name": "f"})),
+                (2.0, named("content_block_delta", delta={"partial_json": "{"})),
+                (3.0, named("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 5})),
+                (3.0, named("message_stop")),
+            ]
+        )
+        assert (seen.first_s, seen.last_s, seen.done) == (1.0, 3.0, True)
+        assert (seen.completion_tokens, seen.prompt_tokens) == (5, 7)
+        assert seen.tbt_ms == pytest.approx(500)
+
+    def test_of_responses_begin_with_text_not_with_an_echo_of_the_request(self) -> None:
+        def named(name: str, **fields: object) -> bytes:
+            return b"event: " + name.encode() + b"\n" + event({"type": name, **fields})
+
+        usage = {"input_tokens": 7, "output_tokens": 5}
+        seen = observed(
+            [
+                (1.0, named("response.created", response={"tools": [{"name": "f"}], "input": [{"role": "user"}]})),
+                (2.0, named("response.output_text.delta", delta="Hi")),
+                (3.0, named("response.output_text.delta", delta="!")),
+                (3.5, named("response.completed", response={"usage": usage})),
+            ]
+        )
+        assert (seen.first_s, seen.last_s, seen.done) == (2.0, 3.0, True)
+        assert (seen.completion_tokens, seen.prompt_tokens) == (5, 7)

@@ -1,0 +1,311 @@
+"""Cells of a sweep become a profile that loads, with its checks; the impossible is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from selector.core.cost import StepPoint
+from selector.errors import InputError
+from selector.files.profile import Profile, parse_profile, write_profile
+from selector.profiler.assemble import assemble
+from selector.profiler.cells import (
+    Cell,
+    DecodeCell,
+    DecodeRepeat,
+    FailedStep,
+    IdleCell,
+    Metered,
+    Origin,
+    PrefillCell,
+)
+from selector.profiler.checks import Ceiling, leave_one_out, out_of_order
+from selector.profiler.config import SweepConfig
+
+ORIGIN = Origin(
+    argv=("python3", "-m", "sglang.launch_server", "--model-path", "m x"),
+    env={"SGLANG_SIMULATE_ACC_LEN": "3.0"},
+    engine="sglang 0.5.17",
+    gpu="NVIDIA H200",
+    driver="580.1",
+    power_limit_w=700.0,
+    host="gpu-host",
+    weights="dummy",
+    date="2026-01-02T03:04:05+00:00",
+)
+
+CONFIG = SweepConfig.model_validate(
+    {
+        "version": 1,
+        "output_name": "h200__m",
+        "target": {"name": "M", "model": "m"},
+        "gpu": {"name": "H200", "indices": [0], "peak_tflops": 989, "bandwidth_tb_s": 4.8},
+        "server": {"context_length": 8192, "flags": ["--max-running-requests", "64"], "measuring_flags": ["--x"]},
+        "decode": {"method": "steady"},
+        "grid": [{"batches": [1, 8, 32, 64], "prompt_tokens": [512, 2048]}],
+        "arms": [
+            {"name": "none", "algorithm": "none", "verify_tokens": 1},
+            {"name": "eagle3-k2", "algorithm": "EAGLE3", "verify_tokens": 3, "imposed_accept_length": 3, "draft": "d",
+             "flags": ["--draft", "{draft}"]},
+            {"name": "ngram-8", "algorithm": "NGRAM", "verify_tokens": 8},
+        ],
+    }
+)  # fmt: skip
+
+
+def base(**changes: Any) -> Profile:
+    old = {"kind": "assumed", "source": "for a test"}
+    cell = {"batch": 1, "context_tokens": 100, "step_ms": 9.0, "step_j": 9.0, "provenance": "old-cells"}
+    acceptance = {"code": {"mean": 2.5, "provenance": "paper"}}
+    data: dict[str, Any] = {
+        "format": "drafter-selector/profile",
+        "version": 1,
+        "target": {
+            "name": "M",
+            "parameters": 8e9,
+            "non_embedding_parameters": 7e9,
+            "kv_bytes_per_token": 147_456,
+            "provenance": "config",
+        },
+        "gpu": {"name": "H200", "power_limit_w": 650.0, "provenance": "old"},
+        "idle": {"bare_w": 70, "per_server_w": 20, "provenance": "old"},
+        "prefill": [{"prompt_tokens": 1000, "ms": 30, "j": 20, "provenance": "old"}],
+        "arms": {
+            "none": {"algorithm": "none", "verify_tokens": 1, "cells": [cell]},
+            "eagle3-k2": {
+                "algorithm": "EAGLE3", "verify_tokens": 3, "cells": [cell], "acceptance": acceptance,
+                "cannot_serve": ["hidden_states"], "max_context_tokens": 2048,
+                "context_slope": {"ms_per_token": 3e-5, "j_per_token": 2e-5, "provenance": "old"},
+                "launch": {"draft_model": "publisher/draft"},
+            },
+        },
+        "provenance": {key: old for key in ("config", "old", "old-cells", "paper")},
+    }  # fmt: skip
+    return Profile.model_validate(data | changes)
+
+
+def metered(watts: float, seconds: float = 5.5) -> Metered:
+    return Metered(
+        duration_s=seconds,
+        energy_j=watts * seconds,
+        watts_mean=watts,
+        counter_updates=55,
+        update_interval_s=0.1,
+        sm_mhz_mean=1980.4,
+        temperature_c=45.04,
+        power_capped_frac=0.25,
+        flags=("processes unknown",),
+    )
+
+
+def decode(arm: str, batch: int, prompt: int, *, scale: float = 1.0, **changes: Any) -> DecodeCell:
+    context = prompt + 500
+    ms = scale * (5.0 + 0.04 * batch + 3e-5 * batch * context)
+    repeats = tuple(
+        DecodeRepeat(
+            seed=seed,
+            step_ms=ms * wobble,
+            step_j=0.5 * ms * wobble,
+            accept_length=1.0 if arm == "none" else 3.0,
+            context_tokens=context,
+            steps=1000,
+            window_s=5.5,
+            energy=metered(500.0),
+        )
+        for seed, wobble in ((1, 0.995), (2, 1.005))
+    )
+    data = {"sweep_pass": "main", "method": "steady", "repeats": repeats} | changes
+    return DecodeCell(arm=arm, batch=batch, prompt_tokens=prompt, origin=ORIGIN, **data)
+
+
+def sweep() -> list[Cell]:
+    cells: list[Cell] = [
+        IdleCell(arm=None, energy=metered(80.0), origin=ORIGIN),
+        IdleCell(arm="none", energy=metered(96.0), origin=ORIGIN),
+    ]
+    for arm, scale in (("none", 1.0), ("eagle3-k2", 1.2)):
+        shapes = [(batch, prompt) for prompt in (512, 2048) for batch in (1, 8, 32, 64)]
+        cells += [decode(arm, batch, prompt, scale=scale) for batch, prompt in [*shapes, (8, 8192)]]
+    cells += [
+        PrefillCell(
+            arm="none", prompt_tokens=tokens, prompts_at_once=1, prompts=100, ms=tokens * 0.025, j=tokens * 0.016,
+            energy=metered(640.0), origin=ORIGIN,
+        )
+        for tokens in (512, 2048)
+    ]  # fmt: skip
+    cells.append(decode("none", 1, 512, scale=1.03, sweep_pass="drift"))
+    cells.append(decode("none", 8, 512, scale=0.98, method="difference"))
+    cells.append(FailedStep(step="server of ngram-8", reason="it did not start", origin=ORIGIN))
+    return cells
+
+
+def test_the_profile_loads_and_holds_what_was_measured(tmp_path: Path) -> None:
+    profile, _ = assemble(CONFIG, sweep(), base())
+    path = tmp_path / "h200__m.json"
+    write_profile(profile, path)
+    loaded = parse_profile(path.read_text(), str(path))
+    assert loaded == profile
+    assert set(loaded.arms) == {"none", "eagle3-k2"}
+    arm = loaded.arms["eagle3-k2"]
+    assert len(arm.cells) == 9
+    cell = next(cell for cell in arm.cells if (cell.batch, cell.context_tokens) == (8, 1012.0))
+    ms = 1.2 * (5.0 + 0.04 * 8 + 3e-5 * 8 * 1012)
+    assert cell.step_ms == pytest.approx(ms, rel=1e-5)
+    assert cell.step_j == pytest.approx(0.5 * ms, rel=1e-5)
+    assert (cell.repeats, cell.spread_ms_frac) == (2, pytest.approx(0.01, rel=1e-3))
+    assert (cell.watts, cell.sm_mhz, cell.temperature_c, cell.power_capped_frac) == (500.0, 1980.0, 45.0, 0.25)
+    assert cell.window_s == pytest.approx(11.0)
+    assert cell.imposed_accept_length == 3.0
+    assert (loaded.idle.bare_w, loaded.idle.per_server_w) == (80.0, 16.0)
+    assert [(point.prompt_tokens, point.ms) for point in loaded.prefill] == [(512, 12.8), (2048, 51.2)]
+    assert loaded.gpu.power_limit_w == 700.0
+    assert loaded.common_flags == ("--context-length", "8192", "--max-running-requests", "64")
+
+
+def test_what_a_sweep_cannot_know_comes_from_the_older_profile() -> None:
+    profile, _ = assemble(CONFIG, sweep(), base())
+    arm = profile.arms["eagle3-k2"]
+    assert arm.acceptance["code"].mean == 2.5
+    assert arm.cannot_serve == ("hidden_states",)
+    assert arm.max_context_tokens == 2048
+    assert arm.launch.draft_model == "publisher/draft"
+    assert arm.launch.flags == ("--draft", "{draft}")
+    assert profile.target == base().target
+
+
+def test_every_number_says_where_it_comes_from_and_nothing_else_is_kept() -> None:
+    profile, _ = assemble(CONFIG, sweep(), base())
+    assert set(profile.provenance) == {
+        "config", "old", "paper", "sweep-none", "sweep-eagle3-k2", "sweep-idle", "sweep-prefill"
+    }  # fmt: skip
+    origin = profile.provenance["sweep-eagle3-k2"]
+    assert origin.kind == "measured"
+    assert origin.source == "SGLANG_SIMULATE_ACC_LEN=3.0 python3 -m sglang.launch_server --model-path 'm x'"
+    assert (origin.engine, origin.weights, origin.driver) == ("sglang 0.5.17", "dummy", "580.1")
+    assert (origin.host, origin.date) == ("gpu-host", "2026-01-02T03:04:05+00:00")
+
+
+def test_without_idle_and_prefill_cells_the_older_ones_stay() -> None:
+    only_decode = [cell for cell in sweep() if isinstance(cell, DecodeCell)]
+    profile, _ = assemble(CONFIG, only_decode, base())
+    assert profile.idle == base().idle
+    assert profile.prefill == base().prefill
+
+
+def test_the_report_is_numbers_in_json() -> None:
+    _, report = assemble(CONFIG, sweep(), base())
+    assert json.loads(json.dumps(report)) == report
+    assert report["arms_not_measured"] == ["ngram-8"]
+    assert report["failed_steps"] == ["server of ngram-8: it did not start"]
+    assert report["repeat_spread"]["step_j"]["median"] == pytest.approx(0.01, abs=1e-4)
+    none = report["arms"]["none"]
+    assert none["drift"] == [{"batch": 1, "prompt_tokens": 512, "ms_frac": 0.03, "j_frac": 0.03}]
+    assert none["difference_method"] == [{"batch": 8, "prompt_tokens": 512, "ms_frac": -0.02, "j_frac": -0.02}]
+    assert none["flags"] == ["processes unknown"]
+    assert none["out_of_order"] == []
+    weights_ms = 2 * 7e9 / 4.8e12 * 1e3
+    kv_ms = 147_456 * 1012 / 4.8e12 * 1e3
+    assert none["achieved_frac"]["1x512"] == pytest.approx((weights_ms + kv_ms) / (5.04 + 3e-5 * 1012), rel=1e-3)
+    assert report["leave_one_out"]["step_ms"] == {"cells": 2, "median": pytest.approx(0, abs=1e-4), "worst": ANY}
+    assert report["leave_one_out"]["step_j_batch_range"]["cells"] == 18
+
+
+def edited(change: Callable[[DecodeCell], DecodeCell]) -> list[Cell]:
+    """The sweep with one cell, `none` at batch 64 and prompt 2048, changed."""
+    return [
+        change(cell)
+        if isinstance(cell, DecodeCell) and (cell.arm, cell.batch, cell.prompt_tokens) == ("none", 64, 2048)
+        else cell
+        for cell in sweep()
+    ]
+
+
+def with_cost(ms: float, j: float) -> Callable[[DecodeCell], DecodeCell]:
+    def change(cell: DecodeCell) -> DecodeCell:
+        repeats = tuple(repeat.model_copy(update={"step_ms": ms, "step_j": j}) for repeat in cell.repeats)
+        return cell.model_copy(update={"repeats": repeats})
+
+    return change
+
+
+def test_a_step_faster_than_memory_allows_is_refused() -> None:
+    floor_ms = (2 * 7e9 + 147_456 * 64 * 2548) / 4.8e12 * 1e3
+    assemble(CONFIG, edited(with_cost(floor_ms * 1.01, 5.0)), base())
+    with pytest.raises(InputError, match=r"none batch 64 prompt 2048: step_ms: is .* 1\.01 × the roofline"):
+        assemble(CONFIG, edited(with_cost(floor_ms * 0.99, 5.0)), base())
+
+
+def test_a_step_faster_than_its_arithmetic_is_refused() -> None:
+    wide = CONFIG.model_copy(
+        update={"arms": (CONFIG.arms[0], CONFIG.arms[1].model_copy(update={"verify_tokens": 32}))}
+    )
+    with pytest.raises(InputError, match=r"eagle3-k2 batch 32 prompt 512: .* 1\.\d+ × the roofline"):
+        assemble(wide, sweep(), base())
+
+
+def test_a_step_cheaper_than_idling_is_refused() -> None:
+    with pytest.raises(InputError, match=r"step_j: is 0\.700, idling takes 0\.800 J"):
+        assemble(CONFIG, edited(with_cost(10.0, 0.7)), base())
+
+
+def test_a_prefill_faster_than_its_arithmetic_is_refused() -> None:
+    cells = [cell.model_copy(update={"ms": 1.0}) if isinstance(cell, PrefillCell) else cell for cell in sweep()]
+    with pytest.raises(InputError, match="prefill of 512 tokens: ms"):
+        assemble(CONFIG, cells, base())
+
+
+def test_a_profile_of_another_target_is_no_base() -> None:
+    target = base().target.model_dump() | {"name": "Other"}
+    with pytest.raises(InputError, match="profiles 'Other', the sweep is of 'M'"):
+        assemble(CONFIG, sweep(), base(target=target))
+
+
+def test_without_the_baseline_there_is_no_profile() -> None:
+    cells = [cell for cell in sweep() if not isinstance(cell, DecodeCell) or cell.arm != "none"]
+    with pytest.raises(InputError, match="no decode cell of 'none'"):
+        assemble(CONFIG, cells, base())
+
+
+def test_time_alone_makes_no_profile() -> None:
+    cells = [
+        cell.model_copy(
+            update={"repeats": tuple(repeat.model_copy(update={"step_j": None}) for repeat in cell.repeats)}
+        )
+        if isinstance(cell, DecodeCell)
+        else cell
+        for cell in sweep()
+    ]
+    with pytest.raises(InputError, match="no decode cell of 'none'"):
+        assemble(CONFIG, cells, base())
+
+
+def point(batch: int, context: float, ms: float, j: float = 1.0) -> StepPoint:
+    return StepPoint(batch=batch, context_tokens=context, step_ms=ms, step_j=j)
+
+
+def test_a_cell_cheaper_than_a_smaller_one_is_out_of_order() -> None:
+    found = out_of_order([(1, 512, point(1, 700, 5.0)), (8, 512, point(8, 700, 4.8)), (8, 2048, point(8, 2200, 4.75))])
+    assert found == ["step_ms falls from 5.000 (batch 1, prompt 512) to 4.800 (batch 8, prompt 512)"]
+
+
+def test_leave_one_out_finds_the_cell_that_does_not_fit() -> None:
+    grid = [point(batch, context, 5.0 + 0.1 * batch, 2.0) for batch in (1, 8, 16, 32) for context in (500, 1000, 2000)]
+    assert max(abs(error.ms_error_frac) for error in leave_one_out(grid, None)) < 1e-6
+    assert sum(error.inside for error in leave_one_out(grid, None)) == 4
+    grid[4] = point(8, 1000, 5.8 * 1.1, 2.0)
+    inside = [error for error in leave_one_out(grid, None) if error.inside]
+    worst = max(inside, key=lambda error: abs(error.ms_error_frac))
+    assert (worst.batch, worst.context_tokens) == (8, 1000)
+    assert worst.ms_error_frac == pytest.approx(1 / 1.1 - 1, rel=1e-3)
+
+
+def test_the_roofline_turns_from_memory_to_arithmetic() -> None:
+    ceiling = Ceiling(flop_per_s=1e12, bytes_per_s=1e10, parameters=1e6, kv_bytes_per_token=0.0)
+    assert ceiling.step_floor_ms(1, 0, 1) == pytest.approx(2e6 / 1e10 * 1e3)
+    assert ceiling.step_floor_ms(1000, 0, 1) == pytest.approx(2e6 * 1000 / 1e12 * 1e3)
+    assert ceiling.prefill_floor_ms(1000) == pytest.approx(2e6 * 1000 / 1e12 * 1e3)
