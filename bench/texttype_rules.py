@@ -150,6 +150,7 @@ def host() -> dict[str, object]:
     return {
         "cpu": models[0] if models else platform.processor(),
         "cpus": os.cpu_count(),
+        "load_average_1min": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "drafter_selector": selector.__version__,
         "system": platform.platform(),

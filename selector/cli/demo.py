@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import aiohttp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -223,7 +224,18 @@ async def _live(
                 )
                 progress.update(task, now=f"{result.j_per_accepted_token or 0:.3f} J/token")
                 results.append(result)
-    return results, 0.0
+        lag_ms = await _emulator_lag_ms(loaded)
+    return results, lag_ms
+
+
+async def _emulator_lag_ms(loaded: LoadedFleet) -> float:
+    """The largest p99 loop lag of the emulated servers, in real ms."""
+    async with aiohttp.ClientSession() as session:
+        lags = []
+        for backend in loaded.fleet.backends:
+            async with session.get(f"{backend.url}/emulator") as response:
+                lags.append(float((await response.json())["lag_p99_ms"]))
+    return max(lags)
 
 
 def _fleet_toml(profile: str) -> str:

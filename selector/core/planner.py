@@ -143,14 +143,12 @@ class Planner:
         With a `current` plan whose score would be within `keep_within_frac` of the best, its assignment is kept: moving
         traffic costs more than it gains. Demands may be empty.
         """
-        self._points = {}
-        counts = {arm: pool.backends for arm, pool in self._pools.items()}
-        if usable is not None:
-            counts = {arm: min(count, usable.get(arm, 0)) for arm, count in counts.items()}
+        counts = self._counts(usable)
         arms = [arm for arm, count in counts.items() if count > 0]
         if not arms or not demands:
             return Plan(arms_of={}, batch_of={}, power_w=0.0, score=0.0)
-        order = sorted(range(len(demands)), key=lambda i: -demands[i].tokens_per_s)
+        self._points = {}
+        order = _by_rate(demands)
         ranked = {demand.key: self._ranked(demand, arms) for demand in demands}
         best: Plan | None = None
         starts = [{d.key: arm for d in demands} for arm in arms]
@@ -180,6 +178,26 @@ class Planner:
         if kept is not None and kept.score <= best.score * (1.0 + keep_within_frac):
             return kept
         return best
+
+    def evaluate(
+        self, demands: Sequence[Demand], arm_of: Mapping[DemandKey, str], *, usable: Mapping[str, int] | None = None
+    ) -> Plan:
+        """The plan that gives each demand the usable arm that `arm_of` names: one of those that `solve` chooses from.
+
+        What the arm cannot hold overflows to others. Raises `KeyError` for a demand that `arm_of` does not name.
+        """
+        counts = self._counts(usable)
+        arms = [arm for arm, count in counts.items() if count > 0]
+        self._points = {}
+        ranked = {demand.key: self._ranked(demand, arms) for demand in demands}
+        return self._evaluate(demands, _by_rate(demands), arm_of, ranked, counts)
+
+    def _counts(self, usable: Mapping[str, int] | None) -> dict[str, int]:
+        """Backends by arm that may be planned with."""
+        counts = {arm: pool.backends for arm, pool in self._pools.items()}
+        if usable is None:
+            return counts
+        return {arm: min(count, usable.get(arm, 0)) for arm, count in counts.items()}
 
     def _ranked(self, demand: Demand, arms: Sequence[str]) -> tuple[str, ...]:
         """Arms by the power that a full backend needs per token of this demand alone."""
@@ -242,7 +260,10 @@ class Planner:
         return Plan(arms_of=arms_of, batch_of=batch_of, power_w=power_w, score=score, tokens_per_s_of=rates)
 
     def _full(self, arm: str, mix: Sequence[tuple[Demand, float]]) -> _Point:
-        """A backend of the arm holding `mix` at the largest batch within every target; at batch 1 if none is."""
+        """A backend of the arm holding `mix` at the largest batch within every target.
+
+        Where not even batch 1 is, at batch 1 for a part of its time (see `_Load.fractional_point`).
+        """
         key = (arm, tuple([(demand.key, round(rate, 3)) for demand, rate in mix]))
         found = self._points.get(key)
         if found is not None:
@@ -284,6 +305,11 @@ class Planner:
         # What a full batch turns away is served beyond the plan, at about this backend's price.
         served = rate / (tokens / total)
         return _Point(batch / total, rate, served * power_w / total, tbt_tokens / tokens, full.within_targets)
+
+
+def _by_rate(demands: Sequence[Demand]) -> list[int]:
+    """Indices of the demands, those of the most tokens per second first: the order in which they get their places."""
+    return sorted(range(len(demands)), key=lambda i: -demands[i].tokens_per_s)
 
 
 class _Load:

@@ -45,7 +45,7 @@ class EmulatedServer:
 
 
 class EmulatedFleet:
-    """An async context manager: inside it, every backend serves.
+    """An async context manager, for one use: inside it, every backend serves.
 
     With `any_port` the urls are left aside and free ports of `host` taken; `served()` knows them. Raises `FleetError`
     on entry when a backend has no url it could serve on, or its API key is not in `environ`.

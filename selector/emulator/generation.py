@@ -36,7 +36,7 @@ class Order:
 
 
 class Generation:
-    """One request in an engine. Times are emulated seconds."""
+    """One request in an engine. Times are emulated seconds. One coroutine at a time may wait for it."""
 
     __slots__ = ("_seen", "_waiter", "aborted", "delivered", "ended", "ended_s", "job", "order")
 

@@ -146,7 +146,7 @@ class Report:
     # ---- metadata
 
     def opening(self) -> dict[str, object]:
-        """The part of the metadata of a request that has begun which comes before its finish reason and after."""
+        """The metadata that is known once the request has its first token, as it follows the finish reason."""
         job = self.generation.job
         unix_s = self._engine.clock.unix_s
         assert job.prefill_started_s is not None and job.first_token_s is not None

@@ -46,9 +46,11 @@ class Additions:
 def additions_for(request: ClientRequest, *, spec_details: bool, usage_by_default: bool) -> Additions:
     """What to add for a backend that knows `spec_details`, or counts every stream of its own accord."""
     counts = request.route.counts_on_request
+    # Options of a wrong type are for the server to refuse.
+    can_ask = request.fields.get("stream_options") is None or isinstance(request.fields["stream_options"], dict)
     return Additions(
         rid=request.needs_rid,
-        usage=counts and request.streams and not request.wants_usage and not usage_by_default,
+        usage=counts and request.streams and can_ask and not request.wants_usage and not usage_by_default,
         spec_details=counts and spec_details and not request.wants_sglext,
     )
 
@@ -59,8 +61,7 @@ def body_with(request: ClientRequest, additions: Additions) -> bytes:
     if additions.rid:
         fields["rid"] = request.id
     if additions.usage:
-        given = request.fields.get("stream_options")
-        fields["stream_options"] = {**(given if isinstance(given, dict) else {}), "include_usage": True}
+        fields["stream_options"] = {**(request.fields.get("stream_options") or {}), "include_usage": True}
     if additions.spec_details:
         fields["return_spec_tokens_details"] = True
     if not fields:

@@ -32,6 +32,8 @@ from selector.router.watch import FleetWatch
 
 Scope = MutableMapping[str, Any]
 
+_SLOWEST_TBT_S = 0.25
+"""Slower than any reader would accept: only for telling a long answer from none."""
 _QUERY_SAFE = "!$%&'()*+,/:;=?@[]~"
 """Everything a query may hold as it is; a client's own escapes stay."""
 
@@ -99,7 +101,10 @@ class Relay:
         path = f"{request.route.path}?{query}" if query else request.route.path
         try:
             answer = await upstream.post(
-                path, request_headers(scope["headers"], upstream.api_key), body_with(request, additions)
+                path,
+                request_headers(scope["headers"], upstream.api_key),
+                body_with(request, additions),
+                generating_s=_generating_s(request, upstream),
             )
         except UpstreamError as failed:
             self._backend_failed(flight, str(failed))
@@ -167,6 +172,13 @@ class Relay:
     def _backend_failed(self, flight: Flight, why: str) -> None:
         self._metrics.upstream_errors.labels(flight.backend).inc()
         self._watch.traffic_failed(flight.backend, why)
+
+
+def _generating_s(request: ClientRequest, upstream: Upstream) -> float:
+    """A whole answer comes after its last token."""
+    if request.view is None or request.streams:
+        return 0.0
+    return _SLOWEST_TBT_S * (request.view.max_output_tokens or upstream.spec.max_context_tokens)
 
 
 def _streamed(flight: Flight) -> Finish:

@@ -118,7 +118,7 @@ class RequestReader:
             arrival_s=arrival_s,
             fields=fields,
             view=view,
-            streams=fields.get("stream") is True,
+            streams=fields.get("stream") in (True, "true"),
             samples=_samples(route, fields),
             wants_usage=isinstance(options, dict) and bool(options.get("include_usage")),
             wants_sglext=any(fields.get(name) for name in _SGLEXT_FIELDS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -217,8 +218,15 @@ class _Server(uvicorn.Server):
 
     async def end(self) -> None:
         """Closes the listener and every connection; requests still running are given up."""
-        self._told_to_end.set()
-        await self._serving
+        # uvicorn reports each request that it cuts off as a fault of the application, with a traceback.
+        log = logging.getLogger("uvicorn.error")
+        level = log.level
+        log.setLevel(logging.CRITICAL)
+        try:
+            self._told_to_end.set()
+            await self._serving
+        finally:
+            log.setLevel(level)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Tells `begin`."""

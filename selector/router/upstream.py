@@ -56,10 +56,15 @@ class Upstream:
         """Closes every connection."""
         await self._session.close()
 
-    async def post(self, path_and_query: str, headers: CIMultiDict[str], body: bytes) -> UpstreamAnswer:
-        """Sends a request and waits for the head of the answer. Raises `UpstreamError` when there is none."""
+    async def post(
+        self, path_and_query: str, headers: CIMultiDict[str], body: bytes, *, generating_s: float
+    ) -> UpstreamAnswer:
+        """Sends a request and waits for the head of the answer. Raises `UpstreamError` when there is none.
+
+        `generating_s` is how long the server may generate before its first byte, on top of the fleet file's limit.
+        """
         try:
-            async with asyncio.timeout(self._first_byte_timeout_s):
+            async with asyncio.timeout(self._first_byte_timeout_s + generating_s):
                 response = await self._session.post(
                     URL(self.url + path_and_query, encoded=True),
                     headers=headers,

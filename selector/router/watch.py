@@ -94,13 +94,19 @@ class FleetWatch:
                 health.reported(report)
             wrong = await self._wrong_identity(backend) if health.identity_due else None
         except UpstreamError as failed:
-            if health.poll_failed(str(failed)):
-                self._tell(backend)
+            self._poll_failed(backend, str(failed))
+            return
+        except Exception as fault:  # noqa: BLE001 - whatever a server answers must not end the watch over the others
+            self._poll_failed(backend, f"its answer cannot be used ({type(fault).__name__}: {fault})")
             return
         backend.report = report
         if report is not None:
             self._dispatcher.polled(upstream.name, report.signal)
         if health.poll_succeeded(wrong):
+            self._tell(backend)
+
+    def _poll_failed(self, backend: WatchedBackend, why: str) -> None:
+        if backend.health.poll_failed(why):
             self._tell(backend)
 
     async def _wrong_identity(self, backend: WatchedBackend) -> str | None:

@@ -16,104 +16,24 @@ real clock. It draws the accept lengths of a request when its first token is the
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
-
-import numpy as np
-import numpy.typing as npt
 
 from selector.core.cost import ArmCost
 from selector.simulator.draws import AcceptDraws
+from selector.simulator.job import Job, Totals
+from selector.simulator.series import series, steps_within
+
+__all__ = ["DEFAULT_CHUNK_TOKENS", "Job", "ServerModel", "Totals"]
 
 DEFAULT_CHUNK_TOKENS = 8_192
 """SGLang's `--chunked-prefill-size` on Hopper."""
 
 _ROUNDING_MS = 1e-6
 """A step that ends this little after a time counts as ended by it: the caller computed that time from the same step."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Job:
-    """One request on a server. The first block is given, the second is what happened to it."""
-
-    key: Hashable
-    draw_key: int
-    prompt_tokens: int
-    output_tokens: int
-    """Tokens it will deliver, at least 1; known to the model alone."""
-    accept_length: float
-    accept_spread: float
-    arrived_s: float
-    cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache."""
-
-    prefill_started_s: float | None = None
-    first_token_s: float | None = None
-    finished_s: float | None = None
-    verify_passes: int = 0
-    decode_j: float = 0.0
-    """Its share of decode energy: each step's energy over the batch."""
-    prefill_j: float = 0.0
-    retractions: int = 0
-    _prefilled: int = 0
-    _cumulative: npt.NDArray[np.int64] | None = None
-    _started_step: int = 0
-    _steps_before: int = 0
-    _joined_tokens: int = 0
-    _growth: float = 0.0
-    _surplus: int = 0
-    _share_start_j: float = 0.0
-    _gone: bool = False
-
-    def delivered(self, step: int) -> int:
-        """Tokens delivered once the server has finished `step` steps."""
-        if self.first_token_s is None:
-            return 0
-        if self._cumulative is None or len(self._cumulative) == 0:
-            return 1
-        taken = self._steps_before + step - self._started_step
-        if taken <= 0:
-            return 1
-        return 1 + int(self._cumulative[min(taken, len(self._cumulative)) - 1])
-
-    def passes_by_accepted_drafts(self) -> list[int]:
-        """Verify passes that accepted 0, 1, 2 … drafts, up to the most that one accepted; once it left the batch.
-
-        Counts drafts beyond the end of the answer too, as `accepted_drafts` does.
-        """
-        if self._cumulative is None:
-            return []
-        tokens = np.diff(self._cumulative[: self.verify_passes], prepend=0)
-        if len(tokens) == len(self._cumulative) > 0:
-            tokens[-1] += self._surplus
-        return [int(count) for count in np.bincount(tokens - 1)]
-
-    @property
-    def accepted_drafts(self) -> int:
-        """Drafts accepted in all its verify passes, once finished; SGLang counts those beyond the end too."""
-        return self.output_tokens - 1 + self._surplus - self.verify_passes
-
-
-@dataclass(slots=True, kw_only=True)
-class Totals:
-    """What a server has done so far."""
-
-    decode_j: float = 0.0
-    prefill_j: float = 0.0
-    extrapolated_j: float = 0.0
-    """Part of `decode_j` from outside the measured cells."""
-    decode_s: float = 0.0
-    prefill_s: float = 0.0
-    prefill_tokens: int = 0
-    accepted_tokens: float = 0.0
-    finished: int = 0
-    retractions: int = 0
-    moments: list[float] = field(default_factory=lambda: [0.0] * 6)
-    """SGLang's `decode_moments`: [n, Σb, Σt_us, Σb², Σb·t_us, Σtokens] over decode steps."""
 
 
 @dataclass(slots=True)
@@ -259,7 +179,7 @@ class ServerModel:
         if not self._running:
             return None
         steps, ms, slope_ms, _, _ = self._segment()
-        return self.now_s + _series(steps, ms, slope_ms) / 1e3
+        return self.now_s + series(steps, ms, slope_ms) / 1e3
 
     def advance(self, until_s: float) -> None:
         """Runs every segment that ends by `until_s`. First tokens and ends are appended to the two lists, in order."""
@@ -354,7 +274,7 @@ class ServerModel:
             )
         assert job._cumulative is not None
         steps_left = len(job._cumulative) - job._steps_before
-        job._started_step = self.step
+        job._started_step, job._paused = self.step, False
         job._joined_tokens = self._generated(job)
         job._growth = (job.output_tokens - job._joined_tokens) / steps_left
         self._kv += job.prompt_tokens + job._joined_tokens
@@ -406,12 +326,12 @@ class ServerModel:
         if self._waiting and self._can_admit():
             steps = 1
         available_ms = (until_s - self.now_s) * 1e3 + _ROUNDING_MS
-        if _series(steps, ms, slope_ms) > available_ms:
-            steps = min(steps, _steps_within(available_ms, ms, slope_ms))
+        if series(steps, ms, slope_ms) > available_ms:
+            steps = min(steps, steps_within(available_ms, ms, slope_ms))
             if steps < 1:
                 return False
         batch = len(self._running)
-        took_ms, energy_j = _series(steps, ms, slope_ms), _series(steps, j, slope_j)
+        took_ms, energy_j = series(steps, ms, slope_ms), series(steps, j, slope_j)
         context = self._kv / batch
         self.now_s += took_ms / 1e3
         self.step += steps
@@ -482,31 +402,8 @@ class ServerModel:
         job = self._running.pop(key)
         self._leave(job)
         job._steps_before += self.step - job._started_step
-        job._started_step = self.step
+        job._started_step, job._paused = self.step, True
         job._prefilled = 0
         job.retractions += 1
         self.totals.retractions += 1
         self._waiting.appendleft(job)
-
-
-def _series(steps: int, first: float, slope: float) -> float:
-    """first + (first + slope) + … over `steps` terms."""
-    return steps * first + slope * (steps * (steps - 1) / 2)
-
-
-def _steps_within(budget: float, first: float, slope: float) -> int:
-    """The largest n with `_series(n, first, slope)` ≤ budget, at least 0. `first` > 0, `slope` ≥ 0 up to rounding."""
-    if budget < first:
-        return 0
-    if slope <= 1e-12 * first:
-        steps = int(budget / first)
-    else:
-        half = slope / 2
-        linear = first - half
-        steps = int((-linear + math.sqrt(linear * linear + 4 * half * budget)) / (2 * half))
-    # Rounding of the square root can be off by one either way.
-    while _series(steps + 1, first, slope) <= budget:
-        steps += 1
-    while steps > 0 and _series(steps, first, slope) > budget:
-        steps -= 1
-    return steps

@@ -58,7 +58,9 @@ def scope(name: str, context: PolicyContext) -> set[str]:
     return {spec.name for spec in context.backends if name != "pack" or spec.arm == "none"}
 
 
-def check_decision(name: str, decision: Decision, request: RequestView, fleet: FleetView, context: PolicyContext) -> None:
+def check_decision(
+    name: str, decision: Decision, request: RequestView, fleet: FleetView, context: PolicyContext
+) -> None:
     """What must hold of every decision."""
     able = {view.name for view, _ in eligible(request, fleet, context)}
     assert (decision.backend is None) == (not able), name
@@ -91,7 +93,7 @@ def test_only_backends_that_can_serve_are_chosen(
 
 
 @given(situation=arbitrary.situations())
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_no_infeasible_backend_is_chosen_while_a_feasible_one_exists(
     situation: tuple[tuple[BackendSpec, ...], FleetView, RequestView],
 ) -> None:

@@ -21,10 +21,11 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "profiler": ("core", "files"),
     "simulator": ("core", "files"),
     # The emulator is the simulator's server model on a real clock, and that alone.
-    "emulator": ("core", "files", "simulator.server", "simulator.draws"),
+    "emulator": ("core", "files", "simulator.server", "simulator.draws", "simulator.job"),
     "router": ("core", "files"),
-    "loadgen": ("core", "files"),
-    "cli": ("core", "files", "profiler", "simulator", "emulator", "router", "loadgen"),
+    "data": (),
+    "loadgen": ("core", "files", "data"),
+    "cli": ("core", "files", "data", "profiler", "simulator", "emulator", "router", "loadgen"),
 }
 """What each subpackage may import beside itself and the modules at the top of the package."""
 

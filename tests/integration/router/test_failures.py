@@ -205,14 +205,40 @@ async def test_each_backend_is_tried_once_at_most() -> None:
 
 
 async def test_a_backend_that_is_silent_for_too_long_is_given_up() -> None:
-    async with FakeUpstream(script=hanging) as silent, FakeUpstream(script=answering(200, b"{}")) as good:
-        async with (
-            routed(silent, good, first_byte_timeout_s=0.05) as router,
-            request(router.url, body=CHAT) as answer,
-        ):
-            assert answer.status == 200
-            assert answer.header("x-drafter-selector-backend") == "b1"
+    async with (
+        FakeUpstream(script=hanging) as silent,
+        FakeUpstream(script=streaming(*chat_stream("a"))) as good,
+        routed(silent, good, first_byte_timeout_s=0.05) as router,
+        request(router.url, body=STREAM) as answer,
+    ):
+        assert answer.status == 200
+        assert answer.header("x-drafter-selector-backend") == "b1"
         await (await silent.next_exchange()).closed.wait()
+
+
+async def test_a_whole_answer_may_take_as_long_as_its_tokens() -> None:
+    """Its first byte comes after its last token, so a limit for streams must not end it."""
+    stream_was_given_up = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.json.get("stream"):
+            await exchange.wait_closed()
+        else:
+            await stream_was_given_up.wait()
+            await exchange.answer(200, b'{"late": true}')
+
+    async with (
+        FakeUpstream(script=script) as upstream,
+        routed(upstream, first_byte_timeout_s=0.05, unhealthy_after_failures=100) as router,
+        connection(router.url) as (reader, writer),
+    ):
+        writer.write(request_bytes("/v1/chat/completions", {**CHAT, "max_tokens": 100}))
+        await upstream.next_exchange()
+        async with request(router.url, body=STREAM) as answer:
+            assert answer.status == 503
+        stream_was_given_up.set()
+        late = await answer_from(reader, writer)
+        assert (late.status, await late.json()) == (200, {"late": True})
 
 
 async def test_a_stream_that_pauses_for_too_long_is_given_up() -> None:
@@ -420,6 +446,7 @@ async def test_draining_gives_up_at_its_limit() -> None:
         writer.write(request_bytes("/v1/chat/completions", STREAM))
         await upstream.next_exchange()
         assert await router.drain() is False
+    assert finishes(router) == [Finish.CANCELLED]
 
 
 async def test_the_error_event_of_the_newer_routes_follows_their_conventions() -> None:

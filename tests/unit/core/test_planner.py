@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -29,18 +30,12 @@ def planner(*arms: str) -> Planner:
 
 
 def exhaustive(solver: Planner, demands: list[Demand], arms: tuple[str, ...]) -> float:
-    """The best score over all assignments of demands to arms, through the solver's own evaluation of each."""
-    best = float("inf")
-    for choice in product(arms, repeat=len(demands)):
-        forced = Plan(
-            arms_of={d.key: (arm,) for d, arm in zip(demands, choice, strict=True)},
-            batch_of={},
-            power_w=0.0,
-            score=0.0,
-        )
-        kept = solver.solve(demands, current=forced, keep_within_frac=float("inf"))
-        best = min(best, kept.score)
-    return best
+    """The best score over all assignments of demands to arms."""
+    keys = [each.key for each in demands]
+    return min(
+        solver.evaluate(demands, dict(zip(keys, choice, strict=True))).score
+        for choice in product(arms, repeat=len(demands))
+    )
 
 
 @given(
@@ -53,7 +48,7 @@ def exhaustive(solver: Planner, demands: list[Demand], arms: tuple[str, ...]) ->
         unique_by=lambda row: (row[0], row[2]),
     )
 )
-@settings(max_examples=30)
+@settings(max_examples=100)
 def test_the_search_is_within_two_percent_of_the_exhaustive_optimum(
     rows: list[tuple[str, float, float | None]],
 ) -> None:
@@ -91,9 +86,25 @@ def test_what_one_pool_cannot_hold_flows_to_the_next() -> None:
     assert sum(plan.tokens_per_s_of.values()) == pytest.approx(60.0 * 250.0, rel=1e-6)
 
 
+def test_bursts_of_prefill_leave_less_room_under_a_target() -> None:
+    calm = demand("romansh", 20.0, target_ms=12.0)
+    bursts = [planner("none", "none").solve([replace(calm, burstiness=c2)]).batch_of["none"] for c2 in (0.0, 0.3, 3.0)]
+    assert bursts[0] > bursts[1] > bursts[2] >= 1
+
+
+def test_the_best_assignment_is_one_of_those_evaluated() -> None:
+    solver, demands = planner(), [demand("code", 4.0), demand("romansh", 4.0)]
+    best = solver.solve(demands)
+    assert solver.evaluate(demands, {key: arms[0] for key, arms in best.arms_of.items()}) == best
+    with pytest.raises(KeyError):
+        solver.evaluate(demands, {demands[0].key: "none"})
+
+
 def test_unusable_arms_are_not_planned() -> None:
-    plan = planner().solve([demand("code", 1.0)], usable={"none": 1, "dspark-8": 0})
+    usable = {"none": 1, "dspark-8": 0}
+    plan = planner().solve([demand("code", 1.0)], usable=usable)
     assert plan.arms_of["code", None] == ("none",)
+    assert planner().evaluate([demand("code", 1.0)], {("code", None): "none"}, usable=usable) == plan
     assert planner().solve([demand("code", 1.0)], usable={}).arms_of == {}
     assert planner().solve([]).power_w == 0.0
 
@@ -101,7 +112,7 @@ def test_unusable_arms_are_not_planned() -> None:
 def test_an_impossible_target_still_gets_a_plan() -> None:
     plan = planner().solve([demand("romansh", 1.0, target_ms=0.5)])
     arm = plan.arms_of["romansh", 0.5][0]
-    assert plan.batch_of[arm] == 1
+    assert plan.batch_of[arm] <= 2, "one request, and one more that comes by chance"
 
 
 def test_a_plan_is_kept_unless_another_is_clearly_better() -> None:

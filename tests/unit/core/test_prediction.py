@@ -9,6 +9,7 @@ import pytest
 
 from selector.core.acceptance import step_variance
 from selector.core.prediction import Prediction, predict
+from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, stall_factor
 from selector.core.types import TEXT_TYPES, BackendView, LoadGroup, RequestView
 from tests.fleets import acceptance_model, arm_cost, backend_spec, backend_view, request_view
 
@@ -72,6 +73,20 @@ def test_prefill_stretches_time_and_leaves_energy() -> None:
     assert stalled.tbt_ms == pytest.approx(plain.tbt_ms / 0.75)
     assert stalled.tokens_per_s == pytest.approx(plain.tokens_per_s * 0.75)
     assert stalled.marginal_j_per_accepted_token == plain.marginal_j_per_accepted_token
+
+
+def test_bursts_of_prefill_delay_beyond_its_share() -> None:
+    request = request_view(prompt_tokens=575, expected_output_tokens=250.0)
+    steady = predicted(request, prefill_frac=0.25)
+    bursty = predict(
+        request, backend_view(SPEC), SPEC, ACCEPTANCE, quantile=0.9, prefill_frac=0.25, burstiness=2.0
+    )
+    decode_s = SHORT_ANSWER_FRAC * 250.0 / 4.5 * 7.1e-3
+    assert bursty.tbt_ms == pytest.approx(
+        steady.tbt_ms * stall_factor(normal_deviate(0.9), 2.0, 0.25, decode_s)
+    )
+    assert bursty.tbt_ms > 1.1 * steady.tbt_ms
+    assert bursty.tokens_per_s == steady.tokens_per_s
 
 
 def test_tokens_per_s_counts_each_request_at_its_own_accept_length() -> None:

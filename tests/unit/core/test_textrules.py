@@ -27,7 +27,7 @@ SIGNS = [
     ("math", "formulas", r"\int_0^1 f(x) dx"),
     ("math", "a question about quantities", "Anna has 3 apples and buys 4. How many has she?"),
     ("news", "words of reporting", "Police said on Monday that the former minister was arrested. " * 2),
-    ("news", "a request about an article", "Write a headline for the text that follows below, in as few words as can be done"),
+    ("news", "a request about an article", "Write a headline for this text " + "that follows here below " * 4),
     ("news", "a report rather than a request", "The old bridge fell into the river in the night and " * 3),
     ("conversation", "words of asking", "Can you recommend a good book for my mother?"),
 ]  # fmt: skip

@@ -128,6 +128,11 @@ class FakeSglang:
     publishes: bool = True
     generations: list[tuple[int, int, int]] = field(default_factory=list)
     """(batch, prompt tokens, new tokens) of every request answered or aborted."""
+    prompts: list[list[list[int]]] = field(default_factory=list)
+    stops_early: bool = False
+    """Answers with a token less than asked for."""
+    stepping_frac: float = 1.0
+    """Share of the time that its step totals account for."""
     die_after: int | None = None
     """Batches after which the server is gone."""
     url: str = ""
@@ -169,6 +174,7 @@ class FakeSglang:
     async def _generate(self, request: web.Request) -> web.Response:
         self._check(request)
         body = await request.json()
+        self.prompts.append(body["input_ids"])
         batch, prompt = len(body["input_ids"]), len(body["input_ids"][0])
         tokens = body["sampling_params"]["max_new_tokens"]
         assert body["sampling_params"]["ignore_eos"] is True
@@ -180,7 +186,7 @@ class FakeSglang:
                 self._check(request)
                 return web.Response(status=500)
             answered, steps = await self._compute(batch, prompt, tokens)
-        info: dict[str, Any] = {"completion_tokens": answered}
+        info: dict[str, Any] = {"completion_tokens": answered - self.stops_early}
         if self.costs.accept_length > 1:
             info["spec_verify_ct"] = steps
         return web.json_response([{"output_ids": [], "meta_info": info} for _ in range(batch)])
@@ -227,7 +233,7 @@ class FakeSglang:
             # As in SGLang, the first interval reaches back to the last step of the batch before.
             gap_s = began_s - self._last_launch_s
             spent_us = 1e6 * (self._step_ends[steps - 1] - began_s + (gap_s if gap_s < 2 else 0.0))
-            n, b, t = n + steps, b + steps * batch, t + spent_us
+            n, b, t = n + steps, b + steps * batch, t + spent_us * self.stepping_frac
             g += steps * batch * self.costs.accept_length
         return [n, b, t, bb, bt, g]
 

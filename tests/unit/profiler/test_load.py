@@ -102,9 +102,35 @@ async def test_a_window_that_the_meter_refuses_is_no_result(rig, fake, gpu, meth
 
 async def test_equal_seeds_submit_equal_prompts(rig, fake) -> None:
     shape = Shape(batch=1, prompt_tokens=16, verify_tokens=1)
-    first = await measure_decode(rig, shape, method="difference", window_s=WINDOW_S, seed=3)
-    again = await measure_decode(rig, shape, method="difference", window_s=WINDOW_S, seed=3)
-    assert first.steps == again.steps
+    for seed in (3, 3, 4):
+        await measure_decode(rig, shape, method="steady", window_s=WINDOW_S, seed=seed)
+    first, again, other = fake.prompts
+    assert first == again != other
+    assert all(0 <= token < rig.vocab_size for token in first[0])
+
+
+async def test_one_measurement_leaves_nothing_behind_for_the_next(rig) -> None:
+    shape = Shape(batch=8, prompt_tokens=256, verify_tokens=1)
+    first = await measure_decode(rig, shape, method="steady", window_s=WINDOW_S, seed=1)
+    again = await measure_decode(rig, shape, method="steady", window_s=WINDOW_S, seed=1)
+    assert again.context_tokens == pytest.approx(first.context_tokens, rel=0.05)
+    assert again.step_ms == pytest.approx(first.step_ms, rel=0.01)
+
+
+async def test_answers_shorter_than_asked_for_are_refused(rig, fake) -> None:
+    fake.stops_early = True
+    with pytest.raises(UpstreamError, match=r"asked for 16 tokens each, got \[15\]"):
+        await measure_decode(
+            rig, Shape(batch=2, prompt_tokens=64, verify_tokens=1), method="difference", window_s=WINDOW_S, seed=1
+        )
+
+
+async def test_steps_that_do_not_fill_the_window_are_refused(rig, fake) -> None:
+    fake.stepping_frac = 0.8
+    with pytest.raises(UpstreamError, match="something else ran in it"):
+        await measure_decode(
+            rig, Shape(batch=2, prompt_tokens=64, verify_tokens=1), method="steady", window_s=WINDOW_S, seed=1
+        )
 
 
 @pytest.mark.parametrize(("tokens", "at_once"), [(128, 32), (4096, 1), (8192, 1)])

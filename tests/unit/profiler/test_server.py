@@ -16,7 +16,9 @@ from selector.profiler.server import ProcessLauncher, RunningLauncher, tail
 
 SERVES = """\
 import http.server, subprocess, sys, pathlib
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+child.stdout.readline()
 pathlib.Path({pids!r}).write_text(f"{{child.pid}}")
 print("serving", *sys.argv[1:], flush=True)
 class Answer(http.server.BaseHTTPRequestHandler):

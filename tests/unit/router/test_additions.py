@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selector.router.additions import Additions, answer_without, body_with
+from selector.router.additions import Additions, additions_for, answer_without, body_with
 from selector.router.request import ClientRequest
 from selector.router.routes import ROUTES
 
@@ -27,15 +27,21 @@ def request_with(body: bytes) -> ClientRequest:
     return ClientRequest(id="f" * 32, route=route, body=body, arrival_s=0.0, fields=fields, view=None, streams=True)
 
 
-@given(st.dictionaries(NAMES, VALUES, max_size=5), st.sampled_from([None, 1]), st.sampled_from([b"", b" \r\n\t"]))
+@given(
+    st.dictionaries(NAMES, VALUES, max_size=5),
+    st.none() | st.dictionaries(st.text(max_size=5) | st.just("include_usage"), SCALARS, max_size=2),
+    st.sampled_from([None, 1]),
+    st.sampled_from([b"", b" \r\n\t"]),
+)
 def test_the_fields_of_a_body_are_the_client_s_and_the_additions(
-    fields: dict[str, Any], indent: int | None, space: bytes
+    fields: dict[str, Any], options: dict[str, Any] | None, indent: int | None, space: bytes
 ) -> None:
+    if "stream_options" in fields:
+        fields["stream_options"] = options
     body = space + json.dumps(fields, indent=indent).encode() + space
-    given_options = fields.get("stream_options")
-    options = {**(given_options if isinstance(given_options, dict) else {}), "include_usage": True}
     sent = body_with(request_with(body), ALL)
-    added = {"rid": "f" * 32, "stream_options": options, "return_spec_tokens_details": True}
+    wanted = {**(fields.get("stream_options") or {}), "include_usage": True}
+    added = {"rid": "f" * 32, "stream_options": wanted, "return_spec_tokens_details": True}
     assert orjson.loads(sent) == {**orjson.loads(body), **added}
     assert len(json.loads(sent, object_pairs_hook=list)) == len({*fields, *added}), "a field came twice"
 
@@ -43,6 +49,12 @@ def test_the_fields_of_a_body_are_the_client_s_and_the_additions(
 def test_a_body_to_which_nothing_is_added_is_the_same_object() -> None:
     body = b'{"a":1}'
     assert body_with(request_with(body), Additions()) is body
+
+
+def test_options_that_the_server_will_refuse_are_left_to_it() -> None:
+    for options, asks in (("null", True), ("{}", True), ("7", False), ("[]", False)):
+        request = request_with(b'{"stream_options":' + options.encode() + b"}")
+        assert additions_for(request, spec_details=False, usage_by_default=False).usage is asks
 
 
 SPEC = {"spec_verify_ct": 3, "spec_accept_rate": 0.30000000000000004}

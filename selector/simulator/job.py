@@ -1,0 +1,91 @@
+"""One request on a server model, and what a server has done so far."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """One request on a server. The first block is given, the second is what happened to it."""
+
+    key: Hashable
+    draw_key: int
+    prompt_tokens: int
+    output_tokens: int
+    """Tokens it will deliver, at least 1; known to the model alone."""
+    accept_length: float
+    accept_spread: float
+    arrived_s: float
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache."""
+
+    prefill_started_s: float | None = None
+    first_token_s: float | None = None
+    finished_s: float | None = None
+    verify_passes: int = 0
+    decode_j: float = 0.0
+    """Its share of decode energy: each step's energy over the batch."""
+    prefill_j: float = 0.0
+    retractions: int = 0
+    _prefilled: int = 0
+    _cumulative: npt.NDArray[np.int64] | None = None
+    _started_step: int = 0
+    _steps_before: int = 0
+    _joined_tokens: int = 0
+    _growth: float = 0.0
+    _surplus: int = 0
+    _share_start_j: float = 0.0
+    _paused: bool = False
+    """Retracted, and not yet back in the batch."""
+    _gone: bool = False
+
+    def delivered(self, step: int) -> int:
+        """Tokens delivered once the server has finished `step` steps."""
+        if self.first_token_s is None:
+            return 0
+        if self._cumulative is None or len(self._cumulative) == 0:
+            return 1
+        taken = self._steps_before + (0 if self._paused else step - self._started_step)
+        if taken <= 0:
+            return 1
+        return 1 + int(self._cumulative[min(taken, len(self._cumulative)) - 1])
+
+    def passes_by_accepted_drafts(self) -> list[int]:
+        """Verify passes that accepted 0, 1, 2 … drafts, up to the most that one accepted; once it left the batch.
+
+        Counts drafts beyond the end of the answer too, as `accepted_drafts` does.
+        """
+        if self._cumulative is None:
+            return []
+        tokens = np.diff(self._cumulative[: self.verify_passes], prepend=0)
+        if len(tokens) == len(self._cumulative) > 0:
+            tokens[-1] += self._surplus
+        return [int(count) for count in np.bincount(tokens - 1)]
+
+    @property
+    def accepted_drafts(self) -> int:
+        """Drafts accepted in all its verify passes, once finished; SGLang counts those beyond the end too."""
+        return self.output_tokens - 1 + self._surplus - self.verify_passes
+
+
+@dataclass(slots=True, kw_only=True)
+class Totals:
+    """What a server has done so far."""
+
+    decode_j: float = 0.0
+    prefill_j: float = 0.0
+    extrapolated_j: float = 0.0
+    """Part of `decode_j` from outside the measured cells."""
+    decode_s: float = 0.0
+    prefill_s: float = 0.0
+    prefill_tokens: int = 0
+    accepted_tokens: float = 0.0
+    finished: int = 0
+    retractions: int = 0
+    moments: list[float] = field(default_factory=lambda: [0.0] * 6)
+    """SGLang's `decode_moments`: [n, Σb, Σt_us, Σb², Σb·t_us, Σtokens] over decode steps."""
