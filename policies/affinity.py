@@ -8,6 +8,7 @@ drafter drifted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -61,7 +62,7 @@ def make_policy(params: Params, context: PolicyContext) -> Affinity:
         require_arm(arm, f"policy affinity: arms.{text_type}", context)
     if params.batch < 1:
         raise PolicyError("policy affinity: batch", f"is {params.batch}; must be ≥ 1", "give a typical batch")
-    if params.context_tokens < 0:
+    if not 0.0 <= params.context_tokens < math.inf:
         problem = f"is {params.context_tokens}; must be ≥ 0"
         raise PolicyError("policy affinity: context_tokens", problem, "give a typical context")
     cheapest = {text_type: cheapest_arm(text_type, params, context) for text_type in text_types}

@@ -129,8 +129,12 @@ class MinEnergy:
 
 
 def make_policy(params: Params, context: PolicyContext) -> MinEnergy:
-    """Raises `PolicyError` for times that are not above 0."""
+    """Raises `PolicyError` for times that are not above 0 and a share that is below it."""
     for name in ("replan_s", "rate_window_s"):
-        if getattr(params, name) <= 0:
-            raise PolicyError(f"policy min_energy: {name}", f"is {getattr(params, name)}", "give seconds above 0")
+        value = getattr(params, name)
+        if not 0 < value < math.inf:
+            raise PolicyError(f"policy min_energy: {name}", f"is {value}", "give seconds above 0")
+    if not 0 <= params.keep_within_frac < math.inf:
+        problem = f"is {params.keep_within_frac}"
+        raise PolicyError("policy min_energy: keep_within_frac", problem, "give a share such as 0.02, 0 for none")
     return MinEnergy(params, context)

@@ -1,7 +1,7 @@
 """The command line: one module a command. Nothing outside this folder prints or exits.
 
 A command module has `NAME`, `add_parser(subparsers)` and `run(args) -> int`, the exit code. An `InputError` becomes one
-line on standard error and exit code 2.
+line on standard error and exit code 2; any other `SelectorError` one line and exit code 1.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from selector import __version__
-from selector.errors import InputError
+from selector.errors import InputError, SelectorError
 
 _COMMANDS = ("demo", "serve", "simulate", "predict", "check", "classify", "profile", "emulate")
 
@@ -28,7 +28,7 @@ fewest joules per accepted token.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0 done, 2 an input that cannot be used, 130 interrupted."""
+    """Runs one command and returns its exit code: 0 done, 1 failed, 2 an input that cannot be used, 130 interrupted."""
     parser = argparse.ArgumentParser(
         prog="drafter-selector", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -40,13 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         importlib.import_module(f"selector.cli.{command}").add_parser(subparsers)
     args = parser.parse_args(given)
     try:
-        return int(args.run(args))
-    except InputError as error:
+        code = int(args.run(args))
+        sys.stdout.flush()  # a reader that has left is noticed here rather than while Python exits
+        return code
+    except SelectorError as error:
         print(f"drafter-selector {args.command}: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, InputError) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output left (`| head`); Python would complain while flushing at exit.
+        # The reader of our output left (`| head`); Python would complain when it flushes at exit.
         sys.stdout = None
         return 0

@@ -25,7 +25,7 @@ from selector.loadgen.prompts import PromptSource
 from selector.loadgen.replay import Answer, TimedRequest
 from selector.simulator.engine import SimulatedRequest
 from selector.simulator.report import PolicyResult
-from selector.simulator.trial import prepare, simulate_policy
+from selector.simulator.trial import check_policies, prepare, simulate_policy
 
 NAME = "demo"
 
@@ -47,7 +47,18 @@ TBT and TTFT. Then it runs the same slice in the simulator and shows both side b
 minutes.
 """
 
-_EPILOG = """\
+_EXAMPLES = """\
+examples:
+  everything; and at half speed, for a small or busy machine:
+    drafter-selector demo
+    drafter-selector demo --time-scale 0.5
+
+  two policies on a short slice, under twice the load:
+    drafter-selector demo --seconds 5 --rate-scale 2 --policy static:none --policy min_energy
+
+"""
+
+_WITH_GPUS = """\
 Costs come from the shipped profile, measured on one H200; what is emulated is the clock and the text of the answers.
 With GPUs: write a fleet file, `drafter-selector check --config fleet.toml --launch-commands` prints the SGLang command
 line of every backend, and `drafter-selector serve --config fleet.toml` routes to them.
@@ -60,7 +71,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         NAME,
         help="see it work on this machine: emulated fleet, router, recorded trace",
         description=_DESCRIPTION,
-        epilog=_EPILOG,
+        epilog=_EXAMPLES + _WITH_GPUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--policy", action="append", metavar="P", help="only these policies; repeat for several")
@@ -96,6 +107,7 @@ def _demo(args: argparse.Namespace, folder: Path, console: Console, started: flo
     slice_ = trace_slice(seconds=args.seconds * args.time_scale, rate_scale=args.rate_scale)
     timed, simulated = bind(slice_, loaded, args.seed)
     policies: Sequence[str] = args.policy or _POLICIES
+    check_policies(loaded, policies)
     console.print(_DESCRIPTION)
     console.print(
         f"slice: {len(timed)} requests ({sum(r.text_type == 'code' for r in timed)} code, the rest conversation) in "
@@ -123,7 +135,7 @@ def _demo(args: argparse.Namespace, folder: Path, console: Console, started: flo
         )
         if max(worst, emulator_lag_ms) > 1.0:
             console.print("this machine was busy: above 1 ms of lag, repeat with a smaller --time-scale, such as 0.5")
-        console.print(_EPILOG)
+        console.print(_WITH_GPUS)
     failed = [result for result in live if result.failed]
     for result in failed:
         console.print(f"{result.policy}: {result.failed} requests failed, the first with: {result.first_error}")

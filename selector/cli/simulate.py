@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -15,9 +16,12 @@ from rich.table import Table
 from selector.files.fleet import load_fleet_with_profiles
 from selector.files.trace import Trace, default_text_mix, load_trace, parse_text_mix, with_text_types
 from selector.simulator.report import PolicyResult
-from selector.simulator.trial import prepare, simulate_policy
+from selector.simulator.trial import check_policies, prepare, simulate_policy
 
 NAME = "simulate"
+
+_PIPE_COLUMNS = 160
+"""Width of the output where it is no terminal; a long policy name or path stays whole."""
 
 _EPILOG = """\
 examples:
@@ -68,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     typed = with_text_types(trace, mix, args.seed)
     requests = prepare(typed, loaded, tbt_target_ms=args.tbt_target_ms, rate_scale=args.rate_scale, limit=args.limit)
     names: list[str] = args.policy or [loaded.fleet.policy.name]
-    notes = Console(stderr=True, quiet=args.json)
+    check_policies(loaded, names)
+    notes = Console(stderr=True, quiet=args.json, markup=False, emoji=False, highlight=False, soft_wrap=True)
     for row in trace.bad_rows[:5]:
         notes.print(f"skipped {args.trace}: line {row.line}: {row.problem}")
     if len(trace.bad_rows) > 5:
@@ -95,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(document))
     else:
-        _print(results, trace, mix, Console())
+        width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+        _print(results, trace, mix, Console(markup=False, emoji=False, soft_wrap=True, width=width))
     return 0
 
 
@@ -103,14 +109,32 @@ def _print(results: Sequence[PolicyResult], trace: Trace, mix: dict[str, float],
     shares = ", ".join(f"{name} {share:.0%}" for name, share in mix.items())
     assumed = any(request.text_type is None for request in trace.requests)
     console.print(f"trace {trace.name}: " + (f"text {shares} (assumed)" if assumed else "its own text types"))
-    table = Table(title="joules per accepted token, idle included; decode only beside it")
-    columns = ("policy", "J/token", "decode", "attained", "TBT p50", "p99 ms", "TTFT p50", "p99 ms", "W", "done")
-    for column in (*columns, "arms"):
-        table.add_column(column, justify="left" if column in ("policy", "arms") else "right")
-    best = min((r.j_per_accepted_token for r in results if r.j_per_accepted_token is not None), default=None)
+    console.print(_table(results))
     for result in results:
         total = sum(result.decisions_by_arm.values()) or 1
-        arms = " ".join(f"{arm} {count / total:.0%}" for arm, count in result.decisions_by_arm.items() if count)
+        arms = ", ".join(f"{arm} {count / total:.0%}" for arm, count in result.decisions_by_arm.items() if count)
+        console.print(f"{result.policy}: {result.requests} requests done; {arms or 'none sent anywhere'}")
+        if result.requests_rejected or result.requests_dropped:
+            lost = f"{result.requests_rejected} rejected, {result.requests_dropped} over every backend's context"
+            console.print(f"{result.policy}: {lost}")
+    worst = max(result.extrapolated_energy_frac for result in results)
+    if worst > 0.05:
+        console.print(f"note: up to {worst:.0%} of decode energy lies outside the profile's measured cells")
+
+
+def _table(results: Sequence[PolicyResult]) -> Table:
+    """Fits 80 columns with policy names of 15."""
+    table = Table(
+        title="joules per accepted token, idle included; decode only beside it",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column("policy", overflow="fold")
+    for column in ("J/token", "decode", "attained", "TBT\np50", "\np99 ms", "TTFT\np50", "\np99 ms", "W"):
+        table.add_column(column, justify="right", no_wrap=True)
+    best = min((r.j_per_accepted_token for r in results if r.j_per_accepted_token is not None), default=None)
+    for result in results:
         lowest = result.j_per_accepted_token == best and len(results) > 1
         table.add_row(
             result.policy,
@@ -122,17 +146,8 @@ def _print(results: Sequence[PolicyResult], trace: Trace, mix: dict[str, float],
             _number(result.ttft_p50_ms, 0),
             _number(result.ttft_p99_ms, 0),
             _number(result.mean_power_w, 0),
-            str(result.requests),
-            arms,
         )
-    console.print(table)
-    worst = max(result.extrapolated_energy_frac for result in results)
-    if worst > 0.05:
-        console.print(f"note: up to {worst:.0%} of decode energy lies outside the profile's measured cells")
-    for result in results:
-        if result.requests_rejected or result.requests_dropped:
-            lost = f"{result.requests_rejected} rejected, {result.requests_dropped} over every backend's context"
-            console.print(f"note: {result.policy}: {lost}")
+    return table
 
 
 def _number(value: float | None, digits: int) -> str:

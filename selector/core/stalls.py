@@ -70,7 +70,11 @@ class PrefillWork:
 
     @property
     def burstiness(self) -> float:
-        """c²; 0 before two seconds were seen."""
-        if self._weight < 1.5 or self._mean <= 0.0:
+        """c²; 0 before two seconds were seen, and at most that of one busy second among the remembered ones.
+
+        The bound matters after a silence: what came before it fades to nothing, and c² would grow without limit.
+        """
+        mean_squared = self._mean * self._mean
+        if self._weight < 1.5 or mean_squared <= 0.0:
             return 0.0
-        return max(0.0, self._square * self._weight / (self._mean * self._mean) - 1.0)
+        return min(max(0.0, self._square * self._weight / mean_squared - 1.0), self._weight)

@@ -24,6 +24,7 @@ from selector.loadgen.replay import Answer, Replay, TimedRequest, watch_lag
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 40.0
+_PARTS = ("decode", "prefill", "idle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,23 +111,33 @@ async def _discard(stream: asyncio.StreamReader) -> None:
 
 
 async def read_energy(session: aiohttp.ClientSession, urls: Sequence[str]) -> EnergyReading:
-    """Sums the answers of `GET /energy`, each GPU once. Raises `UpstreamError` when one does not answer as it should."""
+    """Sums the answers of `GET /energy`, each GPU once.
+
+    Raises `UpstreamError` when one does not answer as it should, or when there is no GPU.
+    """
     gpus: dict[str, Mapping[str, float]] = {}
     for url in urls:
         try:
             async with session.get(url) as response:
                 for gpu in (await response.json())["gpus"]:
-                    gpus[gpu["id"]] = {key: float(value) / 1e3 for key, value in gpu.items() if key.endswith("_mj")}
+                    parts_j = {name: float(gpu[f"{name}_mj"]) / 1e3 for name in _PARTS if f"{name}_mj" in gpu}
+                    gpus[gpu["id"]] = {"energy": float(gpu["energy_mj"]) / 1e3, **parts_j}
         except (aiohttp.ClientError, TimeoutError, OSError, KeyError, TypeError, ValueError) as bad:
             raise UpstreamError(f"{url} gives no energy reading ({type(bad).__name__}: {bad})") from bad
-    parts = {
-        name: sum(gpu[f"{name}_mj"] for gpu in gpus.values())
-        if all(f"{name}_mj" in gpu for gpu in gpus.values())
-        else None
-        for name in ("decode", "prefill", "idle")
-    }
-    total_j = sum(gpu["energy_mj"] for gpu in gpus.values())
-    return EnergyReading(total_j=total_j, decode_j=parts["decode"], prefill_j=parts["prefill"], idle_j=parts["idle"])
+    if not gpus:
+        raise UpstreamError(f"no GPU has an energy counter at {', '.join(urls) or 'any address'}")
+
+    def summed(name: str) -> float | None:
+        readings = [gpu.get(name) for gpu in gpus.values()]
+        known = [reading for reading in readings if reading is not None]
+        return sum(known) if len(known) == len(readings) else None
+
+    return EnergyReading(
+        total_j=sum(gpu["energy"] for gpu in gpus.values()),
+        decode_j=summed("decode"),
+        prefill_j=summed("prefill"),
+        idle_j=summed("idle"),
+    )
 
 
 async def run_policy(

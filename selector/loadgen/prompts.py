@@ -38,7 +38,9 @@ class PromptSource:
     def body(self, text_type: str, prompt_tokens: int, number: int) -> ChatBody:
         """A body of the type, cut or continued with further prompts of its type to about `prompt_tokens`.
 
-        Exact where the last user message can be fitted; the true estimate is returned with it.
+        The last user message is fitted, at 4 UTF-8 bytes a token; what stands around it (other messages, tools) stays
+        as it is and may be longer by itself. The estimate that is returned with the body says what came out; for a
+        long text of mixed scripts it differs from the bytes. Raises `TraceError` for a type without prompts.
         """
         if text_type not in self._by_type:
             raise TraceError("prompts", f"there is no shipped prompt of type {text_type!r}", "choose another text mix")

@@ -68,7 +68,7 @@ class Replay:
         self.in_flight = 0
 
     async def run(self) -> list[Answer]:
-        """Sends everything and waits for the last answer; answers in the order of `requests`."""
+        """Sends everything and waits for the last answer; answers in the order in which they were due."""
         loop = asyncio.get_running_loop()
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
         connector = aiohttp.TCPConnector(limit=0)
@@ -97,7 +97,7 @@ class Replay:
             ) as response:
                 status, arm = response.status, response.headers.get(ARM_HEADER)
                 if status != 200:
-                    error = f"HTTP {status}: {(await response.text())[:200]}"
+                    error = f"HTTP {status}: {(await response.text(errors='replace'))[:200]}"
                 else:
                     async for chunk in response.content.iter_any():
                         now_s = (clock() - started) * self._time_scale

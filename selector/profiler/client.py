@@ -46,6 +46,8 @@ class StepTotals:
     request_steps: float = 0.0
     step_s: float = 0.0
     tokens: float = 0.0
+    kv_capacity_tokens: int | None = None
+    """Tokens that the KV cache holds; `None` where the server does not say."""
 
 
 class SglangClient:
@@ -100,6 +102,7 @@ class SglangClient:
             request_steps=request_steps,
             step_s=step_us / 1e6,
             tokens=tokens,
+            kv_capacity_tokens=load.get("max_total_num_tokens"),
         )
 
     async def abort_all(self) -> None:

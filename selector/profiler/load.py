@@ -38,6 +38,9 @@ _LENGTH_MARGIN = 1.15
 
 _SETTLE_STEPS = 32
 _SETTLE_POLL_S = 0.05
+_SETTLE_TIMEOUT_S = 60.0
+"""Prefill of the largest batch included."""
+_KV_USE_FRAC = 0.9
 _WINDOW_POLL_S = 0.25
 _MIN_PIECE_S = 0.5
 _DRAIN_TIMEOUT_S = 20.0
@@ -221,10 +224,9 @@ async def _steady(rig: Rig, shape: Shape, window_s: float, seed: int) -> DecodeR
 
 
 async def _steady_piece(rig: Rig, shape: Shape, window_s: float, seed: str) -> _Piece:
-    limit = rig.context_length - shape.prompt_tokens - shape.verify_tokens - 1
     prompts = random_prompts(seed, shape.batch, shape.prompt_tokens, rig.vocab_size)
     idle = await _idle(rig)
-    batch = asyncio.create_task(rig.client.generate(prompts, min(limit, _MAX_TOKENS)))
+    batch = asyncio.create_task(rig.client.generate(prompts, _answer_tokens(rig, shape, idle)))
     try:
         start = await _settled(rig, shape, idle, batch)
         before_j = rig.host_j()
@@ -243,10 +245,29 @@ async def _steady_piece(rig: Rig, shape: Shape, window_s: float, seed: str) -> _
     )
 
 
+def _answer_tokens(rig: Rig, shape: Shape, idle: StepTotals) -> int:
+    """The longest answers with which the whole batch still runs at once.
+
+    SGLang admits requests that ignore the end token only while all of them, at full length, fit the KV cache.
+    """
+    limit = min(_MAX_TOKENS, rig.context_length - shape.prompt_tokens - shape.verify_tokens - 1)
+    if idle.kv_capacity_tokens is not None:
+        share = int(_KV_USE_FRAC * idle.kv_capacity_tokens / shape.batch)
+        limit = min(limit, share - shape.prompt_tokens - shape.verify_tokens)
+    if limit < 2 * _SETTLE_STEPS:
+        raise UpstreamError(
+            f"{shape.batch} prompts of {shape.prompt_tokens} tokens leave no room to decode in KV cache or context"
+        )
+    return limit
+
+
 async def _settled(rig: Rig, shape: Shape, idle: StepTotals, batch: asyncio.Task[Generation]) -> StepTotals:
     """Totals once the whole batch has decoded together for a while."""
     last, together = idle, 0.0
+    deadline_s = rig.clock.now() + _SETTLE_TIMEOUT_S
     while not batch.done():
+        if rig.clock.now() > deadline_s:
+            raise UpstreamError(f"the {shape.batch} requests did not decode together within {_SETTLE_TIMEOUT_S:g} s")
         await rig.clock.sleep(_SETTLE_POLL_S)
         now = await rig.client.step_totals()
         if now.steps == last.steps:

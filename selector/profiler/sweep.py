@@ -62,6 +62,9 @@ class SweepResult:
 class _DeadlineError(Exception):
     """The next step would end after the deadline."""
 
+_STEP_TIMEOUT_S = 150.0
+"""No step of a sweep takes this long; one that does is given up so that the rest gets its turn."""
+
 
 class Sweep:
     """One run of a sweep. `stop_after_s` counts from `began_s` on the clock, from construction by default."""
@@ -136,7 +139,12 @@ class Sweep:
         self._require(self._pace.step_s(step))
         began_s = self._bench.clock.now()
         try:
-            cell = await measure(step, self._config, self._bench, on, origin)
+            async with asyncio.timeout(_STEP_TIMEOUT_S):
+                cell = await measure(step, self._config, self._bench, on, origin)
+        except TimeoutError:
+            self._done(step)
+            self._fail(describe(step), f"took longer than {_STEP_TIMEOUT_S:g} s", origin)
+            return
         except (MeterError, UpstreamError) as refused:
             if isinstance(refused, UpstreamError) and not (on and await on.server.client.healthy()):
                 raise

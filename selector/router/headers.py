@@ -35,8 +35,7 @@ def request_headers(headers: RawHeaders, api_key: str | None) -> CIMultiDict[str
     """The client's headers as they go to a backend; `api_key`, if the backend has one, replaces the client's."""
     passed: CIMultiDict[str] = CIMultiDict()
     for name, value in _end_to_end(headers, _NOT_SENT_ON):
-        if api_key is None or name.lower() != b"authorization":
-            passed.add(name.decode("latin-1"), _text(value))
+        passed.add(name.decode("latin-1"), _text(value))
     if api_key is not None:
         passed["authorization"] = f"Bearer {api_key}"
     return passed

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from selector.core.acceptance import AcceptancePrior
 from selector.errors import FleetError, UsageError
@@ -47,10 +48,9 @@ def simulate_policy(
     """One policy, by name or path, on prepared requests. Raises `PolicyError`."""
     policy_file = load_policy_file(name)
     context = loaded.policy_context(seed)
-    params = loaded.fleet.policy.params if name == loaded.fleet.policy.name else {}
     simulation = Simulation(
         context,
-        policy_file.make(params, context),
+        policy_file.make(_params(loaded, name), context),
         true_acceptance(loaded),
         seed=seed,
         poll_interval_s=loaded.fleet.router.poll_interval_s,
@@ -59,6 +59,20 @@ def simulate_policy(
     finished = simulation.run(requests)
     wall_s = time.perf_counter() - started
     return summarise(finished, policy=name, policy_sha256=policy_file.sha256, wall_s=wall_s)
+
+
+def check_policies(loaded: LoadedFleet, names: Sequence[str]) -> None:
+    """Makes every policy once, so that a mistake in the last name shows before the first has run.
+
+    Raises `PolicyError`.
+    """
+    for name in names:
+        load_policy_file(name).make(_params(loaded, name), loaded.policy_context(0))
+
+
+def _params(loaded: LoadedFleet, name: str) -> Mapping[str, Any]:
+    """The fleet file's parameters belong to the policy that it names."""
+    return loaded.fleet.policy.params if name == loaded.fleet.policy.name else {}
 
 
 def true_acceptance(loaded: LoadedFleet) -> dict[tuple[str, str], AcceptancePrior]:

@@ -119,9 +119,9 @@ class FakeUpstream:
         self.script: Script = script or _refuse
         self.seen: list[Exchange] = []
         self.aborts: list[bytes] = []
+        self.polls = 0
         self.port = 0
         self._polls = asyncio.Condition()
-        self._polls_begun = 0
         self._arrived: asyncio.Queue[Exchange] = asyncio.Queue()
         self._connections: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -162,10 +162,13 @@ class FakeUpstream:
 
     async def polled_afresh(self) -> None:
         """Returns when the router has finished a poll that began after this call."""
+        # The third beginning shows that the second poll, begun after now for certain, is done.
+        await self.polls_begun(self.polls + 3)
+
+    async def polls_begun(self, count: int) -> None:
+        """Returns when that many polls have begun in all."""
         async with self._polls:
-            # The third beginning shows that the second poll, begun after now for certain, is done.
-            wanted = self._polls_begun + 3
-            await self._polls.wait_for(lambda: self._polls_begun >= wanted)
+            await self._polls.wait_for(lambda: self.polls >= count)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -187,7 +190,7 @@ class FakeUpstream:
         match path:
             case "/ready":
                 async with self._polls:
-                    self._polls_begun += 1
+                    self.polls += 1
                     self._polls.notify_all()
                 await exchange.answer(self.ready_status, b"")
             case "/v1/loads":

@@ -24,7 +24,7 @@ from tests.integration.router.fake_upstream import (
     streaming,
 )
 from tests.integration.router.harness import CHAT, DONE, ROLE, chat_stream, delta, event, routed, usage
-from tests.integration.router.raw_client import answer_from, connection, request, request_bytes
+from tests.integration.router.raw_client import DEADLINE_S, answer_from, connection, request, request_bytes
 from tests.integration.router.test_outcomes import outcomes
 
 STREAM: Mapping[str, Any] = {**CHAT, "stream": True}
@@ -298,6 +298,14 @@ async def test_a_killed_backend_gets_no_requests_until_it_is_back() -> None:
         async with request(router.url, body=STREAM) as answer:
             assert answer.header("x-drafter-selector-backend") == "b0"
             assert b"back" in await answer.body()
+
+
+async def test_a_failure_makes_the_router_look_at_the_backend_at_once() -> None:
+    async with FakeUpstream(script=broken) as upstream, routed(upstream, poll_interval_s=3600.0) as router:
+        async with request(router.url, body=CHAT) as answer:
+            assert answer.status == 503
+        async with asyncio.timeout(DEADLINE_S):
+            await upstream.polls_begun(2)
 
 
 async def test_a_backend_that_is_not_ready_gets_no_requests() -> None:

@@ -141,6 +141,14 @@ def test_a_burst_raises_it_and_is_forgotten() -> None:
     assert seen[-1] < 0.1 * seen[41]
 
 
+@pytest.mark.parametrize("silence_s", [300.0, 4 * 3_600.0, 30 * 86_400.0])
+def test_a_long_silence_is_no_endless_burst(silence_s: float) -> None:
+    lead = [(float(second), 0.05) for second in range(60)]
+    after = [*lead, (60.0 + silence_s, 0.05), (61.0 + silence_s, 0.05)]
+    for seen in range(len(lead), len(after) + 1):
+        assert burstiness_of(after[:seen], window_s=30.0) <= 31.0
+
+
 def test_prompts_in_one_second_stall_more_than_the_same_prompts_apart() -> None:
     apart = [(float(second), 0.05) for second in range(40)]
     together = [(4.0 * (second // 4), 0.05) for second in range(40)]

@@ -66,6 +66,7 @@ def test_within_the_arm_the_least_loaded_serves_and_without_it_any() -> None:
         ({"arms": {"code": "mtp-k1"}}, "policy affinity: arms.code: is 'mtp-k1', which no backend runs"),
         ({"batch": 0}, "policy affinity: batch: is 0; must be ≥ 1"),
         ({"context_tokens": -1}, "policy affinity: context_tokens: is -1.0; must be ≥ 0"),
+        ({"context_tokens": float("nan")}, "policy affinity: context_tokens: is nan; must be ≥ 0"),
     ],
 )
 def test_parameters_that_cannot_be_are_refused(

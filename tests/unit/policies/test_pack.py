@@ -33,6 +33,10 @@ def test_one_backend_is_filled_to_its_places_before_the_next() -> None:
     assert packed(context, 20) == ["b0"] * 8 + ["b1"] * 8 + ["b2"] * 4
 
 
+def test_a_fleet_with_one_arm_needs_no_name() -> None:
+    assert packed(policy_context(specs_of("dspark-8", "dspark-8")), 3) == ["b0"] * 3
+
+
 def test_when_all_are_full_the_least_loaded_serves() -> None:
     context = policy_context([backend_spec(f"b{i}", "none", max_running_requests=2) for i in range(2)])
     assert packed(context, 8) == ["b0"] * 2 + ["b1"] * 2 + ["b0", "b1"] * 2

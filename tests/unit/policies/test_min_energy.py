@@ -1,0 +1,296 @@
+"""`min_energy` follows its plan, renews it when it must, does not flap, and knows what to do where no plan helps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from selector.core.controller import Controller
+from selector.core.planner import Demand, Planner
+from selector.core.policy import BackendSpec
+from selector.core.types import UNKNOWN_TEXT_TYPE, Decision, RequestView
+from selector.errors import PolicyError
+from selector.files.policy import load_policy_file
+from tests.fleets import (
+    ARMS,
+    acceptance_model,
+    backend_spec,
+    fleet_view,
+    policy_context,
+    request_view,
+    specs_of,
+    without,
+)
+
+ANSWER_S = 1.6
+"""How long an answer takes below: about 250 tokens at 6 ms."""
+
+
+class Stream:
+    """Requests sent one after the other through a policy of its own; every answer takes `ANSWER_S`."""
+
+    def __init__(self, specs: Sequence[BackendSpec], params: Mapping[str, object] | None = None) -> None:
+        context = policy_context(specs)
+        self.controller = Controller(context, load_policy_file("min_energy").make(params or {}, context))
+        self.now_s = 0.0
+        self._sent = 0
+        self._ends: list[tuple[float, str]] = []
+
+    def send(self, gap_s: float = 0.0, *, stays: bool = False, **fields: object) -> Decision:
+        """The decision on a request `gap_s` after the last one."""
+        self.now_s += gap_s
+        while self._ends and self._ends[0][0] <= self.now_s:
+            end_s, request_id = heappop(self._ends)
+            self.controller.tracker.finished(request_id, end_s)
+        request = request_view(f"r{self._sent}", arrival_s=self.now_s, **fields)  # type: ignore[arg-type]  # as given
+        self._sent += 1
+        if not stays:
+            heappush(self._ends, (self.now_s + ANSWER_S, request.request_id))
+        return self.controller.decide(request, self.now_s)
+
+    def poisson(self, requests_per_s: float, seconds: float, **fields: object) -> list[Decision]:
+        """The decisions on a random stream; the same stream on every run."""
+        random, end_s, decisions = Random(1), self.now_s + seconds, []
+        while self.now_s < end_s:
+            decisions.append(self.send(random.expovariate(requests_per_s), **fields))
+        return decisions
+
+    def set_available(self, backend: str, available: bool) -> None:
+        self.controller.tracker.health_changed(backend, available, None if available else "down", self.now_s)
+
+
+def switches(decisions: Sequence[Decision]) -> int:
+    """How often a planned request went to another backend than the planned one before it."""
+    planned = [decision.backend for decision in decisions if decision.reason.startswith("planned")]
+    return sum(one != other for one, other in pairwise(planned))
+
+
+# ---- following the plan
+
+
+@pytest.mark.parametrize(("text_type", "requests_per_s"), [("code", 1.0), ("code", 18.0), ("romansh", 9.0)])
+def test_requests_go_to_the_arm_that_is_planned_for_their_rate(text_type: str, requests_per_s: float) -> None:
+    specs = specs_of(*ARMS)
+    demand = Demand(
+        text_type=text_type,
+        tbt_target_ms=None,
+        requests_per_s=requests_per_s,
+        prompt_tokens=500.0,
+        output_tokens=250.0,
+    )
+    plan = Planner(specs, acceptance_model(), 0.9).solve([demand])
+    decisions = Stream(specs).poisson(requests_per_s, 60.0, text_type=text_type)[-20:]
+    arm_of = {spec.name: spec.arm for spec in specs}
+    assert {arm_of[str(decision.backend)] for decision in decisions} == {plan.arms_of[text_type, None][0]}
+    assert all(decision.reason.startswith("planned: request ") for decision in decisions)
+    assert all(len(decision.candidates) == len(ARMS) for decision in decisions)
+
+
+def test_text_types_are_planned_apart() -> None:
+    stream = Stream(specs_of(*ARMS), {"rate_window_s": 5.0})
+    chosen: dict[str, set[str]] = {"code": set(), "romansh": set()}
+    for number in range(400):
+        text_type = ("code", "romansh")[number % 2]
+        decision = stream.send(0.03, text_type=text_type)
+        if number >= 300:
+            chosen[text_type].add(str(decision.backend))
+    assert not chosen["code"] & chosen["romansh"]
+
+
+def test_a_tight_target_is_planned_apart_from_a_loose_one() -> None:
+    stream = Stream(specs_of(*ARMS))
+    for _ in range(100):
+        tight = stream.send(0.1, text_type="romansh", tbt_target_ms=5.2)
+        loose = stream.send(0.1, text_type="romansh", tbt_target_ms=50.0)
+        assert next(c.tbt_ms or 0.0 for c in tight.candidates if c.backend == tight.backend) <= 5.2
+    assert tight.backend != loose.backend
+
+
+def test_one_backend_is_filled_to_the_planned_batch_before_the_next() -> None:
+    stream = Stream(specs_of("none", "none", "none"), {"replan_s": 1e6})
+    decisions = [stream.send(0.3, stays=True, prompt_tokens=2_000, tbt_target_ms=11.0) for _ in range(60)]
+    planned = int(decisions[0].reason.removeprefix("planned: request 1 of "))
+    assert 20 <= planned < 30, "a third backend is needed, and the batch limit of 64 is not what fills the first"
+    filled = [*range(1, planned + 1), *range(1, planned + 1), *range(1, 61 - 2 * planned)]
+    assert [decision.reason for decision in decisions] == [f"planned: request {n} of {planned}" for n in filled]
+    assert [decision.backend for decision in decisions] == [f"b{number // planned}" for number in range(60)]
+
+
+def test_the_first_backend_is_filled_up_again_when_it_has_room() -> None:
+    specs = specs_of("none", "none")
+    context = policy_context(specs)
+    policy = load_policy_file("min_energy").make({}, context)
+    assert policy.decide(request_view(), fleet_view(specs, [3, 20])).backend == "b0"
+
+
+def test_what_the_planned_pool_cannot_hold_overflows_where_the_plan_says() -> None:
+    """16 requests at once, 8 places an arm: neither holds them all, so both are planned with."""
+    specs = [backend_spec(f"b{index}", arm, max_running_requests=8) for index, arm in enumerate(("none", "eagle3-k1"))]
+    decisions = Stream(specs).poisson(9.0, 40.0, text_type="romansh")[-200:]
+    counts = Counter((decision.backend, decision.reason.partition(":")[0]) for decision in decisions)
+    assert counts["b1", "planned"] > 50
+    assert counts["b0", "overflow of eagle3-k1"] > 50
+
+
+def test_beyond_every_planned_batch_the_marginal_energy_decides() -> None:
+    specs = specs_of(*ARMS)
+    context = policy_context(specs)
+    policy = load_policy_file("min_energy").make({}, context)
+    # The plan for a lone request of code is the wide block alone, at most 60 at once within 9 ms.
+    decision = policy.decide(request_view(tbt_target_ms=9.0), fleet_view(specs, [40, 30, 20, 61]))
+    assert decision.reason.startswith("beyond the plan, least marginal energy: ")
+    feasible = [candidate for candidate in decision.candidates if candidate.feasible]
+    least = min(feasible, key=lambda candidate: candidate.marginal_j_per_accepted_token or 0.0)
+    assert (decision.backend, len(feasible) > 1) == (least.backend, True)
+
+
+def test_without_a_feasible_place_the_violation_is_least() -> None:
+    specs = specs_of(*ARMS)
+    decision = Stream(specs).send(text_type="romansh", tbt_target_ms=0.5)
+    fastest = min(decision.candidates, key=lambda candidate: candidate.tbt_ms or 0.0)
+    assert decision.backend == fastest.backend
+    assert decision.reason.startswith("no place within target, least violation: ")
+
+
+def test_a_request_that_nobody_can_serve_is_refused() -> None:
+    decision = Stream(specs_of("none")).send(prompt_tokens=9_000)
+    assert (decision.backend, decision.reason) == (None, "no backend can serve it")
+
+
+def test_a_request_without_a_text_type_is_planned_for_too() -> None:
+    stream = Stream(specs_of(*ARMS))
+    decisions = [stream.send(0.2, text_type=UNKNOWN_TEXT_TYPE, tbt_target_ms=20.0) for _ in range(30)]
+    assert all(decision.reason.startswith("planned: ") for decision in decisions)
+
+
+# ---- renewing the plan
+
+
+def romansh_rush(stream: Stream) -> tuple[Decision, list[Decision]]:
+    """The first decision of a lone request, and those of a rush of 12 a second that follows it for a while."""
+    first = stream.send(text_type="romansh")
+    return first, [stream.send(1 / 12, text_type="romansh") for _ in range(240)]
+
+
+def test_a_plan_stays_in_force_until_it_is_due() -> None:
+    first, rush = romansh_rush(Stream(specs_of("none", "dflash-16"), {"replan_s": 1e6}))
+    # Alone, few accepted tokens of a wide block are cheap; the plan made then is kept, however dear it has become.
+    assert {decision.backend for decision in (first, *rush)} == {"b1"}
+
+
+def test_a_plan_that_is_due_follows_the_load() -> None:
+    first, rush = romansh_rush(Stream(specs_of("none", "dflash-16"), {"replan_s": 1.0}))
+    assert first.backend == "b1"
+    assert {decision.backend for decision in rush[-100:]} == {"b0"}
+    assert switches(rush) == 1
+
+
+def test_a_backend_that_goes_down_or_comes_back_changes_the_plan_at_once() -> None:
+    stream = Stream(specs_of("none", "dflash-16"), {"replan_s": 1e6})
+    chosen = []
+    for available in (True, False, True):
+        stream.set_available("b1", available)
+        decision = stream.send(20.0, text_type="romansh")
+        assert decision.reason.startswith("planned: ")
+        chosen.append(decision.backend)
+    assert chosen == ["b1", "b0", "b1"]
+
+
+def test_a_demand_that_was_not_there_before_is_planned_for_at_once() -> None:
+    stream = Stream(specs_of(*ARMS), {"replan_s": 1e6})
+    for fields in ({"text_type": "code"}, {"text_type": "news"}, {"text_type": "code", "tbt_target_ms": 12.0}):
+        assert stream.send(0.01, **fields).reason.startswith("planned: request ")
+
+
+def test_a_demand_that_ended_is_forgotten() -> None:
+    """Long after the rush of badly accepted text, a lone request of another type finds the fleet as if new."""
+    fresh, used = Stream(specs_of(*ARMS)), Stream(specs_of(*ARMS))
+    used.poisson(12.0, 30.0, text_type="romansh")
+    assert used.send(600.0, text_type="code").backend == fresh.send(text_type="code").backend
+
+
+def test_a_rate_is_known_before_its_window_has_filled() -> None:
+    """2 s into a rush of 10 a second, a fifth of that rate fills the window: what is planned for is the rate."""
+    rush = Stream(specs_of("none", "dflash-16"), {"rate_window_s": 15.0}).poisson(10.0, 2.0, text_type="romansh")
+    assert (rush[0].backend, rush[-1].backend) == ("b1", "b0")
+
+
+def test_rates_are_tokens_not_requests() -> None:
+    """As many requests with answers a tenth as long are the light load that the wide block is for."""
+    stream = Stream(specs_of("none", "dflash-16"))
+    short = stream.poisson(10.0, 30.0, text_type="romansh", expected_output_tokens=25.0, prompt_tokens=10)
+    assert {decision.backend for decision in short[-100:]} == {"b1"}
+
+
+# ---- hysteresis
+
+NEAR_TIE_PER_S = 5.0
+"""Requests of Romansh per second at which `none` and `eagle3-k1` need the same power, within a few percent around."""
+
+
+def test_two_arms_about_as_good_do_not_make_it_flap() -> None:
+    restless, steady = (
+        Stream(specs_of("none", "eagle3-k1"), {"keep_within_frac": keep}).poisson(
+            NEAR_TIE_PER_S, 120.0, text_type="romansh"
+        )
+        for keep in (0.0, 0.02)
+    )
+    assert switches(restless) >= 5, "the load does cross the tie again and again"
+    assert switches(steady) <= 1
+
+
+def test_a_clear_gain_moves_it_once_and_keeps_it_there() -> None:
+    stream = Stream(specs_of("none", "dflash-16"))
+    high = stream.poisson(10.0, 60.0, text_type="romansh")
+    low = stream.poisson(1.0, 120.0, text_type="romansh")
+    assert (high[-1].backend, low[-1].backend) == ("b0", "b1")
+    assert (switches(high), switches(low)) == (1, 1), "from a fleet that starts idle to load, and back"
+
+
+# ---- parameters
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"replan_s": 0}, "replan_s: is 0"),
+        ({"replan_s": float("nan")}, "replan_s: is nan"),
+        ({"rate_window_s": -1}, "rate_window_s: is -1"),
+        ({"rate_window_s": float("inf")}, "rate_window_s: is inf"),
+        ({"keep_within_frac": -0.1}, "keep_within_frac: is -0.1"),
+        ({"keep_within_frac": float("nan")}, "keep_within_frac: is nan"),
+        ({"replan_s": "soon"}, "replan_s: is 'soon'"),
+        ({"window_s": 3}, "window_s: is not one of its parameters; it takes replan_s, rate_window_s, keep_within_frac"),
+    ],
+)
+def test_parameters_out_of_range_are_refused_in_one_line(params: dict[str, object], words: str) -> None:
+    context = policy_context(specs_of("none"))
+    with pytest.raises(PolicyError) as refused:
+        load_policy_file("min_energy").make(params, context)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_it_takes_no_argument() -> None:
+    context = policy_context(specs_of("none"))
+    with pytest.raises(PolicyError, match="takes no argument"):
+        load_policy_file("min_energy:none").make({}, context)
+
+
+def test_a_fleet_that_is_down_is_planned_for_again_when_it_is_back() -> None:
+    specs = specs_of("none", "dspark-8")
+    context = policy_context(specs)
+    policy = load_policy_file("min_energy").make({}, context)
+    fleet = fleet_view(specs)
+
+    def decide(number: int, *down: str) -> Decision:
+        request: RequestView = request_view(f"r{number}")
+        return policy.decide(request, without(fleet, *down))
+
+    assert decide(0, "b0", "b1").backend is None
+    assert decide(1).reason.startswith("planned: ")
