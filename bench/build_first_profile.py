@@ -302,17 +302,17 @@ def _gpu(provenance: dict[str, Provenance]) -> Gpu:
 
 def _idle(provenance: dict[str, Provenance]) -> Idle:
     provenance["idle"] = Provenance(
-        kind="derived",
-        source=f"measured {BARE_IDLE_W:g} W without a server and {IDLE_W_WITH_THREE_SERVERS:g} W with three "
-        "(none, dspark-8, eagle3-k1); the difference shared equally",
+        kind="measured",
+        source=f"NVML power: {BARE_IDLE_W:g} W without a server, {IDLE_W_WITH_THREE_SERVERS:g} W with three "
+        "(none, dspark-8, eagle3-k1)",
         gpu="NVIDIA H200, 700 W",
         driver="580.159",
         engine="sglang 0.5.17",
-        note="that every server adds the same is an assumption; two were not measured",
+        note="taken for one server too: a later sweep measured 121 W with one",
     )
     return Idle(
         bare_w=BARE_IDLE_W,
-        per_server_w=_rounded((IDLE_W_WITH_THREE_SERVERS - BARE_IDLE_W) / 3),
+        served_w=IDLE_W_WITH_THREE_SERVERS,
         provenance="idle",
     )
 

@@ -77,7 +77,7 @@ def profile_document(arms: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
             "provenance": "made-up",
         },
         "gpu": {"name": "made-up", "power_limit_w": 700.0, "provenance": "made-up"},
-        "idle": {"bare_w": 80.0, "per_server_w": 15.0, "provenance": "made-up"},
+        "idle": {"bare_w": 80.0, "served_w": 95.0, "provenance": "made-up"},
         "prefill": [
             {"prompt_tokens": tokens, "ms": ms, "j": j, "provenance": "made-up"}
             for tokens, ms, j in ((100, 10.0, 5.0), (8_000, 400.0, 250.0))

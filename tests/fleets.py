@@ -50,7 +50,7 @@ def arm_cost(arm: str) -> ArmCost:
             ContextSlope(ms_per_token=3e-5, j_per_token=2e-5),
         ),
         prefill=PrefillCost([(1_000.0, 24.0, 16.0), (8_000.0, 200.0, 135.0)]),
-        idle=IdlePower(bare_w=80.0, per_server_w=15.0),
+        idle=IdlePower(bare_w=80.0, served_w=95.0),
     )
 
 

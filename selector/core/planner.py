@@ -18,8 +18,8 @@ v is the relative variance that prefill stalls add to an answer of n tokens (see
 that prefills much are what misses targets first. Backends are filled to b* one after the other (the rest idles): a pool
 of rate R runs ⌊R / r(b*)⌋ full backends and a partial one.
 
-The search moves one demand at a time between arms from several starting points until nothing gets better; what a pool
-cannot hold flows to the demand's next-best arm. It is a heuristic: the tests compare it with the exhaustive optimum.
+The search (`plansearch`) is local, from several starting points: the tests compare it with the exhaustive optimum. What
+a pool cannot hold flows to the demand's next-best arm.
 
 Plans are compared by power · (1 + h log₂(1 + TBT in ms)): halving the TBT is worth about the share h of the power.
 """
@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from selector.core.acceptance import AcceptanceModel
+from selector.core.plansearch import PlanSearch
 from selector.core.policy import BackendSpec
 from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, stall_factor
 
@@ -150,31 +151,16 @@ class Planner:
         self._points = {}
         order = _by_rate(demands)
         ranked = {demand.key: self._ranked(demand, arms) for demand in demands}
-        best: Plan | None = None
-        starts = [{d.key: arm for d in demands} for arm in arms]
+        search: PlanSearch[DemandKey, Plan] = PlanSearch(
+            arms, lambda arm_of: self._evaluate(demands, order, arm_of, ranked, counts)
+        )
+        starts = [{demand.key: arm for demand in demands} for arm in arms]
         starts.append({demand.key: ranked[demand.key][0] for demand in demands})
+        kept: Plan | None = None
         if current is not None and all(d.key in current.arms_of and current.arms_of[d.key][0] in arms for d in demands):
             starts.append({demand.key: current.arms_of[demand.key][0] for demand in demands})
-        else:
-            current = None
-        kept = None
-        for start in starts:
-            choice, plan = dict(start), self._evaluate(demands, order, start, ranked, counts)
-            if current is not None and start is starts[-1]:
-                kept = plan
-            improved = True
-            while improved:
-                improved = False
-                for demand in demands:
-                    for arm in arms:
-                        if arm == choice[demand.key]:
-                            continue
-                        other = self._evaluate(demands, order, {**choice, demand.key: arm}, ranked, counts)
-                        if other.score < plan.score * (1.0 - 1e-9):
-                            choice, plan, improved = {**choice, demand.key: arm}, other, True
-            if best is None or plan.score < best.score:
-                best = plan
-        assert best is not None  # there is a start for every arm
+            kept = search.plan(starts[-1])
+        best = search.best(starts)
         if kept is not None and kept.score <= best.score * (1.0 + keep_within_frac):
             return kept
         return best

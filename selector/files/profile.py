@@ -74,8 +74,8 @@ class Idle(FileModel):
     """Power of one GPU without work."""
 
     bare_w: PositiveFloat
-    per_server_w: NonNegative
-    """What each resident server adds."""
+    served_w: PositiveFloat
+    """With at least one server resident."""
     provenance: str
 
 
@@ -221,7 +221,7 @@ class Profile(FileModel):
                 ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None,
             ),
             prefill=self.prefill_cost(),
-            idle=IdlePower(bare_w=self.idle.bare_w, per_server_w=self.idle.per_server_w),
+            idle=IdlePower(bare_w=self.idle.bare_w, served_w=self.idle.served_w),
         )
 
 

@@ -129,7 +129,7 @@ def _idle(cells: Iterable[Cell], base: Profile, provenance: dict[str, Provenance
     bare_w = fmean(cell.energy.watts_mean for cell in bare)
     resident_w = fmean(cell.energy.watts_mean for cell in resident)
     return Idle(
-        bare_w=round(bare_w, 2), per_server_w=round(max(resident_w - bare_w, 0.0), 2), provenance="sweep-idle"
+        bare_w=round(bare_w, 2), served_w=round(max(resident_w, bare_w), 2), provenance="sweep-idle"
     )
 
 

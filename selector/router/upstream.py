@@ -191,7 +191,8 @@ def _in_words(failed: BaseException) -> str:
         case aiohttp.ClientConnectorDNSError():
             return f"host name not found ({failed.os_error})"
         case aiohttp.ClientConnectorError():
-            return f"no connection ({failed.os_error.strerror or failed.os_error})"
+            number = failed.os_error.errno
+            return f"no connection ({os.strerror(number) if number else failed.os_error})"
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | ConnectionError():
             return "the connection broke"
         case _:

@@ -73,8 +73,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         router = subprocess.Popen(
             [sys.executable, "-m", "selector", "serve", "--config", str(config)], stdout=subprocess.PIPE, text=True
         )
+        assert router.stdout is not None
         try:
-            assert router.stdout is not None
             ready = re.match(r"ready url=(\S+) .*b0 \(ngram-6\): available$", router.stdout.readline().rstrip())
             assert ready
             yield Served(direct=url, routed=ready.group(1))
@@ -131,7 +131,7 @@ def _profile() -> dict[str, Any]:
             "provenance": "none",
         },
         "gpu": {"name": "a CPU", "power_limit_w": 100, "provenance": "none"},
-        "idle": {"bare_w": 10, "per_server_w": 1, "provenance": "none"},
+        "idle": {"bare_w": 10, "served_w": 11, "provenance": "none"},
         "prefill": [
             {"prompt_tokens": 10, "ms": 10, "j": 1, "provenance": "none"},
             {"prompt_tokens": 1000, "ms": 1000, "j": 100, "provenance": "none"},

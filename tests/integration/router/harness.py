@@ -57,7 +57,7 @@ def made_up_profile() -> Profile:
             "provenance": "p",
         },
         "gpu": {"name": "made up", "power_limit_w": 700, "provenance": "p"},
-        "idle": {"bare_w": 80, "per_server_w": 10, "provenance": "p"},
+        "idle": {"bare_w": 80, "served_w": 90, "provenance": "p"},
         "prefill": [
             {"prompt_tokens": 1000, "ms": 20, "j": 10, "provenance": "p"},
             {"prompt_tokens": 8000, "ms": 160, "j": 80, "provenance": "p"},

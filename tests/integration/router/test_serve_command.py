@@ -16,9 +16,9 @@ import pytest
 from selector.cli import main
 from selector.files.decision_log import EndEvent, StartEvent, read_decision_log
 from selector.files.profile import write_profile
-from tests.integration.router.fake_upstream import Exchange, FakeUpstream
+from tests.integration.router.fake_upstream import Exchange, FakeUpstream, hanging
 from tests.integration.router.harness import CHAT, DONE, ROLE, TARGET, chat_stream, made_up_profile
-from tests.integration.router.raw_client import DEADLINE_S, request
+from tests.integration.router.raw_client import DEADLINE_S, connection, request, request_bytes
 
 STREAM = {**CHAT, "stream": True}
 
@@ -106,10 +106,26 @@ async def test_it_says_when_it_is_ready_serves_and_ends_on_sigterm_once_requests
                 go_on.set()
                 assert [chunk async for chunk in chunks][-1] == DONE
             out, err = await process.communicate()
-    assert (process.returncode, out, err) == (0, b"", b"")
+    assert (out, err) == (b"", b"")
+    assert await process.wait() == 0
     events = read_decision_log(log)
     assert isinstance(events[0], StartEvent)
     assert isinstance(events[-1], EndEvent)
+
+
+async def test_it_says_so_when_it_cuts_requests_off_at_the_drain_timeout(tmp_path: Path) -> None:
+    async with (
+        FakeUpstream(script=hanging) as upstream,
+        serve("--config", fleet_file(tmp_path, upstream.url, more="drain_timeout_s = 0.1")) as process,
+    ):
+        url, _ = await ready_url(process)
+        async with connection(url) as (_, writer):
+            writer.write(request_bytes("/v1/chat/completions", STREAM))
+            await upstream.next_exchange()
+            process.send_signal(signal.SIGTERM)
+            _, err = await process.communicate()
+    assert process.returncode == 0
+    assert err == b"serve: requests still running were cut off at the drain timeout\n"
 
 
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_prefill_points_that_fall_are_refused(points: list[tuple[float, float, f
 
 def test_the_active_energy_of_a_step_leaves_out_idling() -> None:
     cost = ArmCost(
-        arm="a", verify_tokens=4, step=GRID, prefill=PREFILL, idle=IdlePower(bare_w=80.0, per_server_w=20.0)
+        arm="a", verify_tokens=4, step=GRID, prefill=PREFILL, idle=IdlePower(bare_w=80.0, served_w=100.0)
     )
     assert cost.idle.watts(2) == 120.0
     assert cost.active_step_j(1, 1000, idle_w=100.0) == pytest.approx(2 - 100 * 5e-3)

@@ -27,7 +27,7 @@ def chat(*, finish_reason: str | None = None, usage: object = None, **delta: obj
     return event(chunk if usage is None else {**chunk, "usage": usage})
 
 
-def counted(tokens: int) -> dict[str, int]:
+def counted(tokens: int) -> dict[str, object]:
     return {"prompt_tokens": 5, "completion_tokens": tokens}
 
 
@@ -115,7 +115,8 @@ class TestTbt:
 
     def test_of_a_native_stream_uses_its_counts(self) -> None:
         def native(tokens: int) -> bytes:
-            return event({"text": "t", "output_ids": [1], "meta_info": {"finish_reason": None, **counted(tokens)}})
+            meta: dict[str, object] = {"finish_reason": None, **counted(tokens)}
+            return event({"text": "t", "output_ids": [1], "meta_info": meta})
 
         assert observed([(1.0, native(1)), (3.0, native(5))]).tbt_ms == pytest.approx(500)
 

@@ -210,6 +210,11 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
     monkeypatch.setattr(sys, "executable", str(program))
 
 
+def runs(pid_file: Path) -> bool:
+    """Whether the process that wrote its id there is still known to the system."""
+    return Path(f"/proc/{pid_file.read_text().strip()}").exists()
+
+
 async def test_a_process_serves_while_it_is_used_and_is_gone_afterwards() -> None:
     arguments = ("emulate", "--profile", "h200__qwen3-8b", "--arm", "dspark-8", "--port", "0", "--time-scale", "50")
     async with aiohttp.ClientSession() as session:
@@ -251,9 +256,8 @@ async def test_a_process_that_does_not_end_is_killed(tmp_path: Path, monkeypatch
     monkeypatch.setattr(live, "_STOP_TIMEOUT_S", 0.3)
     async with running_process("serve") as lines:
         assert lines == ["ready url=x"]
-        pid = int(pid_file.read_text())
-        assert Path(f"/proc/{pid}").exists()
-    assert not Path(f"/proc/{pid}").exists()
+        assert runs(pid_file)
+    assert not runs(pid_file)
 
 
 async def test_a_process_ends_when_its_user_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +266,7 @@ async def test_a_process_ends_when_its_user_fails(tmp_path: Path, monkeypatch: p
     with pytest.raises(ZeroDivisionError):
         async with running_process("serve"):
             raise ZeroDivisionError
-    assert not Path(f"/proc/{pid_file.read_text().strip()}").exists()
+    assert not runs(pid_file)
 
 
 async def test_a_talkative_process_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

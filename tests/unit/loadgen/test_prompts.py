@@ -1,4 +1,4 @@
-"""Real prompts of a wanted type and length: what is kept, what is fitted, and that the same request gets the same one."""
+"""Real prompts of a wanted type and length: what is kept, what is fitted, and that the choice can be repeated."""
 
 from __future__ import annotations
 

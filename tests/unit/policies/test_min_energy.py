@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -41,19 +42,19 @@ class Stream:
         self._sent = 0
         self._ends: list[tuple[float, str]] = []
 
-    def send(self, gap_s: float = 0.0, *, stays: bool = False, **fields: object) -> Decision:
+    def send(self, gap_s: float = 0.0, *, stays: bool = False, **fields: Any) -> Decision:
         """The decision on a request `gap_s` after the last one."""
         self.now_s += gap_s
         while self._ends and self._ends[0][0] <= self.now_s:
             end_s, request_id = heappop(self._ends)
             self.controller.tracker.finished(request_id, end_s)
-        request = request_view(f"r{self._sent}", arrival_s=self.now_s, **fields)  # type: ignore[arg-type]  # as given
+        request = request_view(f"r{self._sent}", arrival_s=self.now_s, **fields)
         self._sent += 1
         if not stays:
             heappush(self._ends, (self.now_s + ANSWER_S, request.request_id))
         return self.controller.decide(request, self.now_s)
 
-    def poisson(self, requests_per_s: float, seconds: float, **fields: object) -> list[Decision]:
+    def poisson(self, requests_per_s: float, seconds: float, **fields: Any) -> list[Decision]:
         """The decisions on a random stream; the same stream on every run."""
         random, end_s, decisions = Random(1), self.now_s + seconds, []
         while self.now_s < end_s:

@@ -73,7 +73,7 @@ def base(**changes: Any) -> Profile:
             "provenance": "config",
         },
         "gpu": {"name": "H200", "power_limit_w": 650.0, "provenance": "old"},
-        "idle": {"bare_w": 70, "per_server_w": 20, "provenance": "old"},
+        "idle": {"bare_w": 70, "served_w": 90, "provenance": "old"},
         "prefill": [{"prompt_tokens": 1000, "ms": 30, "j": 20, "provenance": "old"}],
         "arms": {
             "none": {"algorithm": "none", "verify_tokens": 1, "cells": [cell]},
@@ -161,7 +161,7 @@ def test_the_profile_loads_and_holds_what_was_measured(tmp_path: Path) -> None:
     assert (cell.watts, cell.sm_mhz, cell.temperature_c, cell.power_capped_frac) == (500.0, 1980.0, 45.0, 0.25)
     assert cell.window_s == pytest.approx(11.0)
     assert cell.imposed_accept_length == 3.0
-    assert (loaded.idle.bare_w, loaded.idle.per_server_w) == (80.0, 16.0)
+    assert (loaded.idle.bare_w, loaded.idle.served_w) == (80.0, 96.0)
     assert [(point.prompt_tokens, point.ms) for point in loaded.prefill] == [(512, 12.8), (2048, 51.2)]
     assert loaded.gpu.power_limit_w == 700.0
     assert loaded.common_flags == ("--context-length", "8192", "--max-running-requests", "64")
