@@ -1,9 +1,9 @@
 """Least energy within the targets: a plan for the present rates, and a choice per request that follows it.
 
-Every `replan_s` the planner (selector/core/planner.py) decides, for the arrival rates of each text type and target,
-which arm serves them and how full its backends should run, at the least total power. Each request then goes to its
-planned arm, to the first backend in the fleet's order that is below the planned batch and where nobody's target breaks;
-if there is none, to the arm its overflow is planned for, and so on. With no feasible place left, the least violation.
+The planner (selector/core/planner.py) decides, for the arrival rates of each text type and target, which arm serves
+them and how full its backends should run, at the least total power. Each request then goes to its planned arm, to the
+first backend in the fleet's order that is below the planned batch and where nobody's target breaks; if there is none,
+to the arm its overflow is planned for, and so on. With no feasible place left, the least violation.
 
 Rates are arrivals times expected answer lengths, not the throughput achieved: slower service must not look like less
 demand. The plan in force is kept unless another saves more than `keep_within_frac` of the power above idle.
@@ -24,9 +24,14 @@ from selector.errors import PolicyError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """`rate_window_s`: memory of the arrival rates. Shorter follows faster, longer flaps less."""
+    """`rate_window_s`: memory of the arrival rates; shorter follows faster, longer flaps less.
+
+    Every `replan_s` the rates are looked at; a plan is made when they moved by `shift_frac`, or after `renew_s`.
+    """
 
     replan_s: float = 1.0
+    renew_s: float = 10.0
+    shift_frac: float = 0.2
     rate_window_s: float = 15.0
     keep_within_frac: float = 0.02
 
@@ -72,7 +77,8 @@ class MinEnergy:
         self._planner = Planner(context.backends, context.acceptance, context.tbt_quantile)
         self._arrivals: dict[DemandKey, _Arrivals] = {}
         self._plan: Plan | None = None
-        self._planned_s = -math.inf
+        self._planned_s = self._looked_s = -math.inf
+        self._planned_for: dict[DemandKey, float] = {}
         self._usable: dict[str, int] = {}
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
@@ -108,21 +114,31 @@ class MinEnergy:
         usable: dict[str, int] = {}
         for view in fleet.backends:
             usable[view.arm] = usable.get(view.arm, 0) + view.available
-        due = fleet.now_s - self._planned_s >= self._params.replan_s or usable != self._usable
-        plan = self._plan
-        if plan is None or due or key not in plan.arms_of:
-            demands = []
+        plan, now_s = self._plan, fleet.now_s
+        forced = plan is None or usable != self._usable or key not in plan.arms_of
+        if forced or now_s - self._looked_s >= self._params.replan_s:
+            self._looked_s = now_s
+            demands: list[Demand] = []
             for known, arrivals in list(self._arrivals.items()):
                 demand = arrivals.demand(known, fleet.now_s, self._params.rate_window_s, self._forecast.burstiness)
                 if demand is None:
                     del self._arrivals[known]
                 else:
                     demands.append(demand)
-            plan = self._planner.solve(
-                demands, usable=usable, current=plan, keep_within_frac=self._params.keep_within_frac
-            )
-            self._plan, self._planned_s, self._usable = plan, fleet.now_s, usable
+            if forced or now_s - self._planned_s >= self._params.renew_s or self._shifted(demands):
+                plan = self._planner.solve(
+                    demands, usable=usable, current=plan, keep_within_frac=self._params.keep_within_frac
+                )
+                self._plan, self._planned_s, self._usable = plan, now_s, usable
+                self._planned_for = {demand.key: demand.tokens_per_s for demand in demands}
+        assert plan is not None
         return plan
+
+    def _shifted(self, demands: list[Demand]) -> bool:
+        """Whether the rates differ from those planned for by more than `shift_frac` of them."""
+        rates = {demand.key: demand.tokens_per_s for demand in demands}
+        moved = sum(abs(rates.get(key, 0.0) - self._planned_for.get(key, 0.0)) for key in {*rates, *self._planned_for})
+        return moved > self._params.shift_frac * sum(self._planned_for.values())
 
     def observe(self, outcome: Outcome) -> None:
         """The acceptance model, which the planner reads, has learnt it already."""
@@ -130,7 +146,7 @@ class MinEnergy:
 
 def make_policy(params: Params, context: PolicyContext) -> MinEnergy:
     """Raises `PolicyError` for times that are not above 0 and a share that is below it."""
-    for name in ("replan_s", "rate_window_s"):
+    for name in ("replan_s", "renew_s", "rate_window_s"):
         value = getattr(params, name)
         if not 0 < value < math.inf:
             raise PolicyError(f"policy min_energy: {name}", f"is {value}", "give seconds above 0")

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.plansearch import PlanSearch
@@ -38,6 +38,9 @@ from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, stall_factor
 DemandKey = tuple[str, float | None]
 """Text type and TBT target."""
 
+_FEW_DEMANDS = 4
+_ALIKE_FRAC = 0.05
+"""Accept lengths closer than this on every arm are one demand to the planner: profiles are no better known."""
 _UNSERVED_J_PER_TOKEN = 1e3
 """Price of a token that no place is left for: above any real cost, so that serving always wins."""
 _VIOLATION_J_PER_TOKEN = 1e1
@@ -130,6 +133,7 @@ class Planner:
         self._quantile = quantile
         self._halved_tbt_frac = halved_tbt_frac
         self._points: dict[object, _Point] = {}
+        self._held: dict[object, _Point] = {}
 
     def solve(
         self,
@@ -142,19 +146,58 @@ class Planner:
         """The plan for `demands`. `usable` gives the available backends per arm (default: all).
 
         With a `current` plan whose score would be within `keep_within_frac` of the best, its assignment is kept: moving
-        traffic costs more than it gains. Demands may be empty.
+        traffic costs more than it gains. Demands may be empty. Of many, those that every arm serves
+        alike are planned as one, since the search costs about the square of their number.
         """
         counts = self._counts(usable)
         arms = [arm for arm, count in counts.items() if count > 0]
         if not arms or not demands:
             return Plan(arms_of={}, batch_of={}, power_w=0.0, score=0.0)
-        self._points = {}
+        few = len(demands) <= _FEW_DEMANDS
+        merged, member_of = (list(demands), {d.key: d.key for d in demands}) if few else self._merged(demands)
+        plan = self._solved(merged, arms, counts, current, keep_within_frac)
+        arms_of = {demand.key: plan.arms_of[member_of[demand.key]] for demand in demands}
+        return replace(plan, arms_of=arms_of)
+
+    def _merged(self, demands: Sequence[Demand]) -> tuple[list[Demand], dict[DemandKey, DemandKey]]:
+        """Demands of one target and nearly equal accept lengths on every arm, added up; and where each went."""
+        merged: dict[DemandKey, Demand] = {}
+        lengths_of: dict[DemandKey, list[float]] = {}
+        member_of: dict[DemandKey, DemandKey] = {}
+        for demand in demands:
+            lengths = [self._acceptance.accept_length(arm, demand.text_type) for arm in self._pools]
+            alike = next(
+                (
+                    key
+                    for key, known in lengths_of.items()
+                    if key[1] == demand.tbt_target_ms and _alike(lengths, known) and _similar(demand, merged[key])
+                ),
+                None,
+            )
+            if alike is None:
+                merged[demand.key], lengths_of[demand.key], alike = demand, lengths, demand.key
+            else:
+                merged[alike] = _sum(merged[alike], demand)
+            member_of[demand.key] = alike
+        return list(merged.values()), member_of
+
+    def _solved(
+        self,
+        demands: Sequence[Demand],
+        arms: Sequence[str],
+        counts: Mapping[str, int],
+        current: Plan | None,
+        keep_within_frac: float,
+    ) -> Plan:
+        self._points, self._held = {}, {}
         order = _by_rate(demands)
         ranked = {demand.key: self._ranked(demand, arms) for demand in demands}
         search: PlanSearch[DemandKey, Plan] = PlanSearch(
             arms, lambda arm_of: self._evaluate(demands, order, arm_of, ranked, counts)
         )
         starts = [{demand.key: arm for demand in demands} for arm in arms]
+        if len(demands) > _FEW_DEMANDS:
+            starts = [min(starts, key=lambda one: search.plan(one).score)]
         starts.append({demand.key: ranked[demand.key][0] for demand in demands})
         kept: Plan | None = None
         if current is not None and all(d.key in current.arms_of and current.arms_of[d.key][0] in arms for d in demands):
@@ -174,7 +217,7 @@ class Planner:
         """
         counts = self._counts(usable)
         arms = [arm for arm, count in counts.items() if count > 0]
-        self._points = {}
+        self._points, self._held = {}, {}
         ranked = {demand.key: self._ranked(demand, arms) for demand in demands}
         return self._evaluate(demands, _by_rate(demands), arm_of, ranked, counts)
 
@@ -227,30 +270,42 @@ class Planner:
         batch_of: dict[str, int] = {}
         rates: dict[str, float] = {}
         for arm, mix in held.items():
-            full = self._full(arm, mix)
-            rate = sum(tokens for _, tokens in mix)
-            whole = int(rate / full.tokens_per_s + 1e-9)
-            partial = self._partial(arm, mix, rate - whole * full.tokens_per_s, full)
-            power_w += whole * full.power_w + partial.power_w
-            tbt_tokens += whole * full.tokens_per_s * full.tbt_ms + partial.tokens_per_s * partial.tbt_ms
-            served += rate
-            if not full.within_targets:
-                power_w += rate * _VIOLATION_J_PER_TOKEN
+            pool = self._holding(arm, mix)
+            power_w += pool.power_w
+            tbt_tokens += pool.tokens_per_s * pool.tbt_ms
+            served += pool.tokens_per_s
             # Planned batches are means: what comes on top by chance belongs there too.
             limit = self._pools[arm].spec.max_running_requests
-            batch_of[arm] = min(limit, math.ceil(full.batch + math.sqrt(full.batch)))
-            rates[arm] = rate
+            batch_of[arm] = min(limit, math.ceil(pool.batch + math.sqrt(pool.batch)))
+            rates[arm] = pool.tokens_per_s
         score = power_w
         if served > 0.0:
             score *= 1.0 + self._halved_tbt_frac * math.log2(1.0 + tbt_tokens / served)
         return Plan(arms_of=arms_of, batch_of=batch_of, power_w=power_w, score=score, tokens_per_s_of=rates)
+
+    def _holding(self, arm: str, mix: Sequence[tuple[Demand, float]]) -> _Point:
+        """The whole pool of an arm holding `mix`; its batch is that of a full backend."""
+        key = _mix_key(arm, mix)
+        found = self._held.get(key)
+        if found is None:
+            full = self._full(arm, mix)
+            rate = sum(tokens for _, tokens in mix)
+            whole = int(rate / full.tokens_per_s + 1e-9)
+            partial = self._partial(arm, mix, rate - whole * full.tokens_per_s, full)
+            power_w = whole * full.power_w + partial.power_w
+            if not full.within_targets:
+                power_w += rate * _VIOLATION_J_PER_TOKEN
+            tbt_tokens = whole * full.tokens_per_s * full.tbt_ms + partial.tokens_per_s * partial.tbt_ms
+            found = _Point(full.batch, rate, power_w, tbt_tokens / rate, full.within_targets)
+            self._held[key] = found
+        return found
 
     def _full(self, arm: str, mix: Sequence[tuple[Demand, float]]) -> _Point:
         """A backend of the arm holding `mix` at the largest batch within every target.
 
         Where not even batch 1 is, at batch 1 for a part of its time (see `_Load.fractional_point`).
         """
-        key = (arm, tuple([(demand.key, round(rate, 3)) for demand, rate in mix]))
+        key = _mix_key(arm, mix)
         found = self._points.get(key)
         if found is not None:
             return found
@@ -296,6 +351,33 @@ class Planner:
 def _by_rate(demands: Sequence[Demand]) -> list[int]:
     """Indices of the demands, those of the most tokens per second first: the order in which they get their places."""
     return sorted(range(len(demands)), key=lambda i: -demands[i].tokens_per_s)
+
+
+def _mix_key(arm: str, mix: Sequence[tuple[Demand, float]]) -> object:
+    return arm, tuple([(demand.key, round(rate, 3)) for demand, rate in mix])
+
+
+def _alike(lengths: Sequence[float], others: Sequence[float]) -> bool:
+    return all(abs(one - other) <= _ALIKE_FRAC * other for one, other in zip(lengths, others, strict=True))
+
+
+def _similar(one: Demand, other: Demand) -> bool:
+    """Prompts and answers of the same order: a mean of the two stands for both."""
+    return (
+        0.5 <= one.prompt_tokens / other.prompt_tokens <= 2.0 and 0.5 <= one.output_tokens / other.output_tokens <= 2.0
+    )
+
+
+def _sum(one: Demand, other: Demand) -> Demand:
+    """Both demands as one: rates add up, lengths are the means per request."""
+    requests_per_s = one.requests_per_s + other.requests_per_s
+    share = other.requests_per_s / requests_per_s
+    return replace(
+        one,
+        requests_per_s=requests_per_s,
+        prompt_tokens=one.prompt_tokens + share * (other.prompt_tokens - one.prompt_tokens),
+        output_tokens=one.output_tokens + share * (other.output_tokens - one.output_tokens),
+    )
 
 
 class _Load:

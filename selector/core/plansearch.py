@@ -1,8 +1,8 @@
 """Local search for the assignment of demands to arms with the least score.
 
 From each starting point it moves one demand at a time to another arm until nothing gets better. From the best of what
-that finds it moves whole pools (everything that one arm serves): demands that share a backend pay only if they move
-together. Every assignment is scored once.
+that finds it moves whole pools (everything that one arm serves, or all but one): demands that share a backend pay only
+if they move together. Every assignment is scored once.
 """
 
 from __future__ import annotations
@@ -69,11 +69,16 @@ class PlanSearch(Generic[Key, Plan]):
         return arm_of
 
     def _pool_moves(self, arm_of: Mapping[Key, str]) -> Iterator[Mapping[Key, str]]:
-        """Everything that one arm serves given to another, alone or in exchange for what that one serves."""
+        """Everything that one arm serves, or all but one demand, given to another; two arms' demands exchanged."""
         used = set(arm_of.values())
         for one, other in permutations(self._arms, 2):
-            if one in used:
-                yield {key: other if arm == one else arm for key, arm in arm_of.items()}
-                if one < other and other in used:
-                    swapped = {one: other, other: one}
-                    yield {key: swapped.get(arm, arm) for key, arm in arm_of.items()}
+            if one not in used:
+                continue
+            given = {key: other if arm == one else arm for key, arm in arm_of.items()}
+            yield given
+            for key, arm in arm_of.items():
+                if arm == one:
+                    yield {**given, key: one}
+            if one < other and other in used:
+                swapped = {one: other, other: one}
+                yield {key: swapped.get(arm, arm) for key, arm in arm_of.items()}

@@ -47,7 +47,7 @@ def demand_rows(most_per_s: float, fewest: int) -> st.SearchStrategy[list[tuple[
 
 
 @given(demand_rows(12.0, 1))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_the_search_is_within_two_percent_of_the_exhaustive_optimum(
     rows: list[tuple[str, float, float | None]],
 ) -> None:
@@ -57,7 +57,7 @@ def test_the_search_is_within_two_percent_of_the_exhaustive_optimum(
 
 
 @given(demand_rows(40.0, 2))
-@settings(max_examples=40)
+@settings(max_examples=12)
 def test_it_is_so_under_loads_that_need_several_backends(rows: list[tuple[str, float, float | None]]) -> None:
     """There all on one arm, or each demand on its own cheapest, is up to a third off: moves are what finds it."""
     demands = [demand(text, rate, target_ms=target) for text, rate, target in rows]

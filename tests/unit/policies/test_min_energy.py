@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from selector.core.controller import Controller
-from selector.core.planner import Demand, Planner
+from selector.core.planner import Demand, Plan, Planner
 from selector.core.policy import BackendSpec
 from selector.core.types import UNKNOWN_TEXT_TYPE, Decision, RequestView
 from selector.errors import PolicyError
@@ -208,11 +209,23 @@ def test_a_demand_that_was_not_there_before_is_planned_for_at_once() -> None:
         assert stream.send(0.01, **fields).reason.startswith("planned: request ")
 
 
-def test_a_demand_that_ended_is_forgotten() -> None:
-    """Long after the rush of badly accepted text, a lone request of another type finds the fleet as if new."""
-    fresh, used = Stream(specs_of(*ARMS)), Stream(specs_of(*ARMS))
-    used.poisson(12.0, 30.0, text_type="romansh")
-    assert used.send(600.0, text_type="code").backend == fresh.send(text_type="code").backend
+def test_a_demand_that_ended_is_planned_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned_for: list[list[str]] = []
+
+    class Recording(Planner):
+        def solve(self, demands: Sequence[Demand], **options: Any) -> Plan:
+            planned_for.append([demand.text_type for demand in demands])
+            return super().solve(demands, **options)
+
+    module = sys.modules[load_policy_file("min_energy").factory.__module__]
+    monkeypatch.setattr(module, "Planner", Recording)
+    stream = Stream(specs_of(*ARMS))
+    stream.send(text_type="romansh")
+    for _ in range(10):
+        stream.send(10.0, text_type="code")
+    assert planned_for[0] == ["romansh"]
+    assert planned_for[1] == ["romansh", "code"]
+    assert planned_for[-1] == ["code"]
 
 
 def test_a_rate_is_known_before_its_window_has_filled() -> None:
