@@ -39,6 +39,7 @@ _POLICIES = (
     "min_energy",
 )
 _TARGET_MS = 25.0
+_REFRESH_PER_S = 0.5
 
 _DESCRIPTION = """\
 Starts four emulated H200s (none, eagle3-k3, dspark-8, dflash-16) and the router, replays a slice of the Azure 2023
@@ -79,9 +80,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--seconds", type=_positive, default=15.0, metavar="S", help="real seconds of arrivals a policy"
     )
     parser.add_argument(
-        "--time-scale", type=_positive, default=1.0, metavar="X", help="emulated seconds per real second; default: 1"
+        "--time-scale", type=_positive, default=0.5, metavar="X", help="emulated seconds per real second; default: 0.5"
     )
-    parser.add_argument("--rate-scale", type=_positive, default=1.0, metavar="R", help="arrivals R times as fast")
+    parser.add_argument(
+        "--rate-scale", type=_positive, default=6.0, metavar="R", help="arrivals R times as fast; default: 6"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of prompts, text types and accept lengths")
     parser.add_argument("--profile", default="h200__qwen3-8b-sweep", metavar="P", help="the profile to emulate")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep fleet file and decision logs there")
@@ -213,7 +216,11 @@ async def _live(
     )
     energy_urls = [f"{backend.url}/energy" for backend in loaded.fleet.backends]
     async with running_process(*emulate):
-        with Progress(*columns, TimeElapsedColumn(), console=console, disable=args.json) as progress:
+        # Drawing takes milliseconds of the load generator's loop: rarely enough to stay out of its lag.
+        progress_bars = Progress(
+            *columns, TimeElapsedColumn(), console=console, disable=args.json, refresh_per_second=_REFRESH_PER_S
+        )
+        with progress_bars as progress:
             for policy in policies:
                 task = progress.add_task(policy, total=len(timed), now="")
                 seen: list[Answer] = []
