@@ -150,7 +150,8 @@ def make_policy(params: Params, context: PolicyContext) -> MinEnergy:
         value = getattr(params, name)
         if not 0 < value < math.inf:
             raise PolicyError(f"policy min_energy: {name}", f"is {value}", "give seconds above 0")
-    if not 0 <= params.keep_within_frac < math.inf:
-        problem = f"is {params.keep_within_frac}"
-        raise PolicyError("policy min_energy: keep_within_frac", problem, "give a share such as 0.02, 0 for none")
+    for name in ("keep_within_frac", "shift_frac"):
+        value = getattr(params, name)
+        if not 0 <= value < math.inf:
+            raise PolicyError(f"policy min_energy: {name}", f"is {value}", "give a share such as 0.02, 0 for none")
     return MinEnergy(params, context)

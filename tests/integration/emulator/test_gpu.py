@@ -94,9 +94,9 @@ def test_an_idle_gpu_draws_its_idle_power_once_however_many_servers_it_has() -> 
     clock = ManualClock()
     gpus, _ = machines(clock)
     clock.advance_to(10.0)
-    # 80 W bare and 15 W for each of its two servers.
+    # 95 W with a server resident, whether one or two.
     drawn = {name: gpu.energy(10.0).total_j for name, gpu in gpus.items()}
-    assert drawn == pytest.approx({"g0": 1_100.0, "g1": 1_100.0})
+    assert drawn == pytest.approx({"g0": 950.0, "g1": 950.0})
 
 
 def test_idle_power_is_not_counted_while_any_server_works() -> None:
@@ -108,7 +108,7 @@ def test_idle_power_is_not_counted_while_any_server_works() -> None:
     worked_s = clock.now_s()
     assert worked_s > 0.4
     assert gpus["g0"].energy(worked_s).idle_j == 0.0
-    assert gpus["g1"].energy(worked_s).idle_j == pytest.approx(110.0 * worked_s)
+    assert gpus["g1"].energy(worked_s).idle_j == pytest.approx(95.0 * worked_s)
 
 
 def test_a_server_on_two_gpus_draws_half_from_each() -> None:
@@ -130,6 +130,6 @@ def test_the_report_has_whole_millijoules_and_emulated_timestamps() -> None:
     gpus, _ = machines(clock)
     clock.advance_to(1.0)
     report = json.loads(energy_report(gpus.values(), clock))
-    counters = {"energy_mj": 110_000, "decode_mj": 0, "prefill_mj": 0, "idle_mj": 110_000}
+    counters = {"energy_mj": 95_000, "decode_mj": 0, "prefill_mj": 0, "idle_mj": 95_000}
     timestamp_ns = int(clock.unix_now_s() * 1e9)
     assert report["gpus"] == [{"id": name, "timestamp_ns": timestamp_ns, **counters} for name in ("g0", "g1")]

@@ -162,7 +162,7 @@ def test_the_active_energy_of_a_step_leaves_out_idling() -> None:
     cost = ArmCost(
         arm="a", verify_tokens=4, step=GRID, prefill=PREFILL, idle=IdlePower(bare_w=80.0, served_w=100.0)
     )
-    assert cost.idle.watts(2) == 120.0
+    assert [cost.idle.watts(servers) for servers in (0, 1, 3)] == [80.0, 100.0, 100.0]
     assert cost.active_step_j(1, 1000, idle_w=100.0) == pytest.approx(2 - 100 * 5e-3)
     assert cost.active_step_j(0, 1000, idle_w=100.0) == 0.0
     # One more request on an idle backend pays for the whole step, on a busy one for little.

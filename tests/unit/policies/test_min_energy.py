@@ -277,9 +277,11 @@ def test_a_clear_gain_moves_it_once_and_keeps_it_there() -> None:
         ({"rate_window_s": -1}, "rate_window_s: is -1"),
         ({"rate_window_s": float("inf")}, "rate_window_s: is inf"),
         ({"keep_within_frac": -0.1}, "keep_within_frac: is -0.1"),
+        ({"shift_frac": -0.2}, "shift_frac: is -0.2"),
+        ({"renew_s": 0}, "renew_s: is 0"),
         ({"keep_within_frac": float("nan")}, "keep_within_frac: is nan"),
         ({"replan_s": "soon"}, "replan_s: is 'soon'"),
-        ({"window_s": 3}, "window_s: is not one of its parameters; it takes replan_s, rate_window_s, keep_within_frac"),
+        ({"window_s": 3}, "window_s: is not one of its parameters; it takes replan_s, renew_s, shift_frac, "),
     ],
 )
 def test_parameters_out_of_range_are_refused_in_one_line(params: dict[str, object], words: str) -> None:
