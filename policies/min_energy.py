@@ -21,6 +21,9 @@ from selector.core.prediction import Prediction
 from selector.core.types import Decision, FleetView, Outcome, RequestView
 from selector.errors import PolicyError
 
+_MOST_DEMANDS = 32
+"""Text types × targets that are planned for. Clients may ask for any target; each new one makes a new plan."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
@@ -83,7 +86,7 @@ class MinEnergy:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Follows the plan, which is renewed first when it is due."""
-        key = (request.text_type, request.tbt_target_ms)
+        key = self._planned_with(request)
         now_s = fleet.now_s
         arrivals = self._arrivals.get(key)
         if arrivals is None:
@@ -95,6 +98,17 @@ class MinEnergy:
             return Decision(backend=None, reason="no backend can serve it")
         best, reason = self._following(plan, key, predictions) or least_violation(request, predictions)
         return self._forecast.decision(request, fleet, best, predictions, reason)
+
+    def _planned_with(self, request: RequestView) -> DemandKey:
+        """The demand that the request belongs to: with many of them, the nearest known one."""
+        key = text_type, target_ms = request.text_type, request.tbt_target_ms
+        if key in self._arrivals or len(self._arrivals) < _MOST_DEMANDS:
+            return key
+
+        def apart(known: DemandKey) -> tuple[bool, float]:
+            return known[0] != text_type, abs(_tokens_per_ms(known[1]) - _tokens_per_ms(target_ms))
+
+        return min(self._arrivals, key=apart)
 
     def _following(self, plan: Plan, key: DemandKey, predictions: list[Prediction]) -> tuple[Prediction, str] | None:
         """The first place by the plan's preference; beyond planned batches, the least marginal energy; else `None`."""
@@ -142,6 +156,11 @@ class MinEnergy:
 
     def observe(self, outcome: Outcome) -> None:
         """The acceptance model, which the planner reads, has learnt it already."""
+
+
+def _tokens_per_ms(tbt_target_ms: float | None) -> float:
+    """The pace that a target asks for: none without one."""
+    return 0.0 if tbt_target_ms is None else 1.0 / tbt_target_ms
 
 
 def make_policy(params: Params, context: PolicyContext) -> MinEnergy:

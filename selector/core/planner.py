@@ -39,6 +39,8 @@ DemandKey = tuple[str, float | None]
 """Text type and TBT target."""
 
 _FEW_DEMANDS = 4
+_MOST_DEMANDS = 10
+"""Searching takes time: more demands than this are not told apart, however many targets clients ask for."""
 _ALIKE_FRAC = 0.05
 """Accept lengths closer than this on every arm are one demand to the planner: profiles are no better known."""
 _UNSERVED_J_PER_TOKEN = 1e3
@@ -146,8 +148,9 @@ class Planner:
         """The plan for `demands`. `usable` gives the available backends per arm (default: all).
 
         With a `current` plan whose score would be within `keep_within_frac` of the best, its assignment is kept: moving
-        traffic costs more than it gains. Demands may be empty. Of many, those that every arm serves
-        alike are planned as one, since the search costs about the square of their number.
+        traffic costs more than it gains. Demands may be empty. Of many, those that every arm serves alike are planned
+        as one, and the smallest follow the likest of the largest, since the search costs about the square of their
+        number or more.
         """
         counts = self._counts(usable)
         arms = [arm for arm, count in counts.items() if count > 0]
@@ -179,7 +182,28 @@ class Planner:
             else:
                 merged[alike] = _sum(merged[alike], demand)
             member_of[demand.key] = alike
-        return list(merged.values()), member_of
+        largest, follows = self._largest(list(merged.values()))
+        return largest, {key: follows[member] for key, member in member_of.items()}
+
+    def _largest(self, demands: Sequence[Demand]) -> tuple[list[Demand], dict[DemandKey, DemandKey]]:
+        """The largest `demands`, each with the smaller ones that are likest it added; and where each went."""
+        order = _by_rate(demands)
+        largest = {demands[index].key: demands[index] for index in order[:_MOST_DEMANDS]}
+        follows = {key: key for key in largest}
+        for index in order[_MOST_DEMANDS:]:
+            follower = demands[index]
+            likest = min(largest, key=lambda key: self._unlikeness(follower, largest[key]))
+            largest[likest] = _sum(largest[likest], follower)
+            follows[follower.key] = likest
+        return list(largest.values()), follows
+
+    def _unlikeness(self, one: Demand, other: Demand) -> float:
+        """How differently two demands are to be served: relative distances of accept lengths and targets, summed up."""
+        length = self._acceptance.accept_length
+        lengths_apart = sum(_apart(length(arm, one.text_type), length(arm, other.text_type)) for arm in self._pools)
+        if one.tbt_target_ms is None or other.tbt_target_ms is None:
+            return lengths_apart + (one.tbt_target_ms != other.tbt_target_ms)
+        return lengths_apart + _apart(one.tbt_target_ms, other.tbt_target_ms)
 
     def _solved(
         self,
@@ -355,6 +379,11 @@ def _by_rate(demands: Sequence[Demand]) -> list[int]:
 
 def _mix_key(arm: str, mix: Sequence[tuple[Demand, float]]) -> object:
     return arm, tuple([(demand.key, round(rate, 3)) for demand, rate in mix])
+
+
+def _apart(one: float, other: float) -> float:
+    """Relative distance, in [0, 1]."""
+    return abs(one - other) / max(one, other)
 
 
 def _alike(lengths: Sequence[float], others: Sequence[float]) -> bool:

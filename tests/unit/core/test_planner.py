@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from selector.core.planner import Demand, Plan, Planner
@@ -57,6 +57,8 @@ def test_the_search_is_within_two_percent_of_the_exhaustive_optimum(
 
 
 @given(demand_rows(40.0, 2))
+@example([("romansh", 5.0, None), ("code", 21.0, None), ("code", 32.0, 8.0)])
+@example([("code", 16.2, 25.0), ("romansh", 33.9, None), ("romansh", 33.2, 8.0)])
 @settings(max_examples=12)
 def test_it_is_so_under_loads_that_need_several_backends(rows: list[tuple[str, float, float | None]]) -> None:
     """There all on one arm, or each demand on its own cheapest, is up to a third off: moves are what finds it."""
@@ -106,6 +108,32 @@ def test_the_best_assignment_is_one_of_those_evaluated() -> None:
     assert solver.evaluate(demands, {key: arms[0] for key, arms in best.arms_of.items()}) == best
     with pytest.raises(KeyError):
         solver.evaluate(demands, {demands[0].key: "none"})
+
+
+def test_of_many_demands_those_that_every_arm_serves_alike_are_planned_together() -> None:
+    """`code` and `math` are accepted alike here; apart, the lighter one could be elsewhere."""
+    demands = [demand(text, 4.0, target_ms=target) for target in (None, 9.0) for text in ("code", "romansh", "math")]
+    plan = planner(*ARMS, *ARMS).solve(demands)
+    for target in (None, 9.0):
+        assert plan.arms_of["math", target] == plan.arms_of["code", target]
+    assert sum(plan.tokens_per_s_of.values()) == pytest.approx(6 * 4.0 * 250.0, rel=1e-6)
+
+
+def test_of_very_many_demands_the_small_ones_follow_the_likest_large_one() -> None:
+    tight = [demand("romansh", 3.0 + 0.1 * number, target_ms=5.2 + 0.01 * number) for number in range(5)]
+    loose = [demand("romansh", 3.0 + 0.1 * number, target_ms=40.0 + number) for number in range(5)]
+    small = [demand("romansh", 0.01, target_ms=5.5 + 0.01 * number) for number in range(40)]
+    other = demand("code", 0.01, target_ms=3.5)
+    demands = [*small, *loose, other, *tight]
+    plan = planner(*ARMS, *ARMS, *ARMS).solve(demands)
+    assert set(plan.arms_of) == {each.key for each in demands}
+    assert plan.arms_of[tight[4].key] != plan.arms_of[loose[0].key]
+    assert {plan.arms_of[each.key] for each in small} == {plan.arms_of[tight[4].key]}
+    # Alone, drafting serves it best; too small to be planned for, it goes where its target is not far off.
+    assert plan.arms_of[other.key] in {plan.arms_of[each.key] for each in tight}
+    assert planner(*ARMS, *ARMS, *ARMS).solve([other]).arms_of[other.key] not in plan.arms_of.values()
+    total = sum(each.tokens_per_s for each in demands)
+    assert sum(plan.tokens_per_s_of.values()) == pytest.approx(total, rel=1e-6)
 
 
 def test_unusable_arms_are_not_planned() -> None:

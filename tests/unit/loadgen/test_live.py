@@ -64,7 +64,8 @@ def test_energy_is_the_difference_of_the_readings_over_the_tokens_of_complete_an
 
 
 def test_a_meter_that_cannot_split_leaves_the_parts_unknown() -> None:
-    for before, after in ((reading(0.0), reading(10.0)), (reading(0.0, 0.0), reading(10.0))):
+    whole, split = reading(0.0), reading(0.0, 0.0)
+    for before, after in ((whole, reading(10.0)), (split, reading(10.0)), (whole, reading(10.0, 4.0))):
         result = summarise("p", [answer()], before, after, [])
         assert (result.energy_j, result.j_per_accepted_token) == (10.0, 1.0)
         assert (result.decode_j, result.prefill_j, result.idle_j) == (None, None, None)
@@ -251,7 +252,7 @@ async def test_a_process_that_is_never_ready_is_given_up(tmp_path: Path, monkeyp
 async def test_a_process_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid_file = tmp_path / "pid"
     stand_in(
-        tmp_path, monkeypatch, f"trap '' TERM; echo $$ > {pid_file}; echo ready url=x; while :; do read line; done"
+        tmp_path, monkeypatch, f"trap '' TERM; echo $$ > {pid_file}; echo ready url=x; while :; do sleep 0.1; done"
     )
     monkeypatch.setattr(live, "_STOP_TIMEOUT_S", 0.3)
     async with running_process("serve") as lines:

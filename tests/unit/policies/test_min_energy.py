@@ -209,23 +209,66 @@ def test_a_demand_that_was_not_there_before_is_planned_for_at_once() -> None:
         assert stream.send(0.01, **fields).reason.startswith("planned: request ")
 
 
-def test_a_demand_that_ended_is_planned_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned_for: list[list[str]] = []
+@pytest.fixture
+def planned_for(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What every plan made from here on is for: text types and targets, such as "code 8"."""
+    made: list[list[str]] = []
 
     class Recording(Planner):
         def solve(self, demands: Sequence[Demand], **options: Any) -> Plan:
-            planned_for.append([demand.text_type for demand in demands])
+            made.append([f"{demand.text_type} {demand.tbt_target_ms or 0:g}" for demand in demands])
             return super().solve(demands, **options)
 
-    module = sys.modules[load_policy_file("min_energy").factory.__module__]
-    monkeypatch.setattr(module, "Planner", Recording)
+    monkeypatch.setattr(sys.modules[load_policy_file("min_energy").factory.__module__], "Planner", Recording)
+    return made
+
+
+def test_a_demand_that_ended_is_planned_for_no_more(planned_for: list[list[str]]) -> None:
     stream = Stream(specs_of(*ARMS))
     stream.send(text_type="romansh")
     for _ in range(10):
-        stream.send(10.0, text_type="code")
-    assert planned_for[0] == ["romansh"]
-    assert planned_for[1] == ["romansh", "code"]
-    assert planned_for[-1] == ["code"]
+        stream.send(10.0, text_type="code", tbt_target_ms=8.0)
+    assert planned_for[:2] == [["romansh 0"], ["romansh 0", "code 8"]]
+    assert planned_for[-1] == ["code 8"]
+
+
+def test_plans_are_renewed_now_and_then_while_rates_are_steady(planned_for: list[list[str]]) -> None:
+    """Acceptance is learnt while the rates stand still."""
+    stream = Stream(specs_of(*ARMS), {"replan_s": 1.0, "renew_s": 10.0})
+    for _ in range(600):
+        stream.send(0.1)
+    settled = len(planned_for)
+    for _ in range(600):
+        stream.send(0.1)
+    assert 5 <= len(planned_for) - settled <= 6, "60 s more"
+
+
+def test_a_plan_is_made_when_the_rates_have_shifted_and_only_then(planned_for: list[list[str]]) -> None:
+    stream = Stream(specs_of(*ARMS), {"replan_s": 1.0, "renew_s": 1e6, "shift_frac": 0.2})
+
+    def plans_made(gap_s: float, requests: int) -> int:
+        before = len(planned_for)
+        for _ in range(requests):
+            stream.send(gap_s)
+        return len(planned_for) - before
+
+    plans_made(0.1, 600)
+    assert plans_made(0.1, 600) == 0
+    assert plans_made(0.11, 600) == 0, "a tenth slower"
+    assert 1 <= plans_made(0.05, 1_200) <= 5, "twice as fast"
+
+
+def test_any_number_of_targets_makes_few_demands_and_few_plans(planned_for: list[list[str]]) -> None:
+    """Clients choose their targets; planning for each would stop everybody."""
+    stream = Stream(specs_of(*ARMS))
+    for number in range(300):
+        decision = stream.send(0.02, tbt_target_ms=10.0 + 0.01 * number)
+        assert decision.reason.startswith(("planned: ", "overflow of "))
+    assert max(map(len, planned_for)) == 32
+    assert len(planned_for) <= 32 + 6, "one for each that is new, and one a second"
+    tight = stream.send(0.02, text_type="romansh", tbt_target_ms=5.2)
+    chosen = next(candidate for candidate in tight.candidates if candidate.backend == tight.backend)
+    assert chosen.feasible, "its own target still decides"
 
 
 def test_a_rate_is_known_before_its_window_has_filled() -> None:
