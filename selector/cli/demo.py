@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import aiohttp
+import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -83,7 +84,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--time-scale", type=_positive, default=0.5, metavar="X", help="emulated seconds per real second; default: 0.5"
     )
     parser.add_argument(
-        "--rate-scale", type=_positive, default=6.0, metavar="R", help="arrivals R times as fast; default: 6"
+        "--rate-scale", type=_positive, default=3.0, metavar="R", help="arrivals R times as fast; default: 3"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of prompts, text types and accept lengths")
     parser.add_argument("--profile", default="h200__qwen3-8b-sweep", metavar="P", help="the profile to emulate")
@@ -116,7 +117,8 @@ def _demo(args: argparse.Namespace, folder: Path, console: Console, started: flo
         f"slice: {len(timed)} requests ({sum(r.text_type == 'code' for r in timed)} code, the rest conversation) in "
         f"{timed[-1].due_s:.1f} s, target {_TARGET_MS:g} ms per token, time scale {args.time_scale:g}"
     )
-    live, emulator_lag_ms = asyncio.run(_live(args, folder, fleet_file, loaded, timed, policies, console))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        live, emulator_lag_ms = runner.run(_live(args, folder, fleet_file, loaded, timed, policies, console))
     results = [simulate_policy(loaded, simulated, policy, seed=args.seed) for policy in policies]
     if args.json:
         document = {

@@ -20,7 +20,7 @@ import aiohttp
 import numpy as np
 
 from selector.errors import UpstreamError
-from selector.loadgen.replay import Answer, Replay, TimedRequest, watch_lag
+from selector.loadgen.replay import Answer, LagWatch, Replay, TimedRequest
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 40.0
@@ -158,16 +158,11 @@ async def run_policy(
     async with running_process(*arguments) as lines, aiohttp.ClientSession() as session:
         url = lines[-1].split("url=", 1)[1].split()[0]
         replay = Replay(url, requests, time_scale=time_scale, on_answer=on_answer)
-        finished = False
-        lag = asyncio.create_task(watch_lag(lambda: finished))
         before = await read_energy(session, energy_urls)
-        try:
+        async with LagWatch() as lag:
             answers = await replay.run()
-        finally:
-            finished = True
-            lags = await lag
         after = await read_energy(session, energy_urls)
-    return summarise(policy, answers, before, after, lags)
+    return summarise(policy, answers, before, after, lag.lags_ms)
 
 
 def summarise(

@@ -7,6 +7,8 @@ is measured in its own time.
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -125,12 +127,32 @@ class Replay:
         return answer
 
 
-async def watch_lag(stop: Callable[[], bool], *, interval_s: float = 0.01) -> list[float]:
-    """Event-loop lag in ms: how much later than asked this loop wakes up. Ends once `stop()` is true."""
-    loop = asyncio.get_running_loop()
-    lags: list[float] = []
-    while not stop():
-        due = loop.time() + interval_s
-        await asyncio.sleep(interval_s)
-        lags.append(1e3 * (loop.time() - due))
-    return lags
+class LagWatch:
+    """Event-loop lag in ms: how long a callback that another thread posts waits for its turn.
+
+    A timer of the loop would not do: it fires up to a millisecond late by itself.
+    """
+
+    def __init__(self, *, interval_s: float = 0.01) -> None:
+        self.lags_ms: list[float] = []
+        self._interval_s = interval_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="lag-watch", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> LagWatch:
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        self._over.set()
+        await asyncio.to_thread(self._thread.join)
+
+    def _beat(self) -> None:
+        assert self._loop is not None
+        while not self._over.wait(self._interval_s):
+            self._loop.call_soon_threadsafe(self._seen, time.perf_counter())
+
+    def _seen(self, posted: float) -> None:
+        self.lags_ms.append(1e3 * (time.perf_counter() - posted))

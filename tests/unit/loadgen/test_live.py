@@ -249,6 +249,16 @@ async def test_a_process_that_is_never_ready_is_given_up(tmp_path: Path, monkeyp
             raise AssertionError("it cannot be ready")
 
 
+async def test_a_process_is_asked_to_end_and_has_time_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drained = tmp_path / "drained"
+    stand_in(
+        tmp_path, monkeypatch, f"trap 'echo yes > {drained}; exit 0' TERM; echo ready url=x; sleep 600 & wait; exit 1"
+    )
+    async with running_process("serve"):
+        assert not drained.exists()
+    assert drained.exists()
+
+
 async def test_a_process_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid_file = tmp_path / "pid"
     stand_in(

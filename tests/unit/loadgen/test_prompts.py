@@ -108,10 +108,11 @@ def _same_but_the_last_user_message(record: dict[str, Any], fields: Any) -> bool
 
 def test_shipped_prompts_are_not_changed_by_fitting() -> None:
     source = PromptSource()
-    before = [source.body("agentic", 3_000, number) for number in range(5)]
-    for number in range(5):
-        source.body("agentic", 10, number)
-    assert [source.body("agentic", 3_000, number) for number in range(5)] == before
+    asks = [(text_type, number) for text_type in ("agentic", "conversation", "tool_call") for number in range(20)]
+    before = [source.body(text_type, 3_000, number) for text_type, number in asks]
+    for text_type, number in asks:
+        source.body(text_type, 10, number)
+    assert [source.body(text_type, 3_000, number) for text_type, number in asks] == before
 
 
 def test_the_choice_depends_on_seed_and_number_alone() -> None:

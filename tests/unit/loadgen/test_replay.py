@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from selector.loadgen.replay import Answer, Replay, TimedRequest, watch_lag
+from selector.loadgen.replay import Answer, LagWatch, Replay, TimedRequest
 from tests.skippingloop import SkippingLoop, run_skipping
 
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
@@ -286,19 +288,19 @@ def test_a_role_chunk_is_the_first_sign_of_an_answer_whose_text_is_held_back() -
 # ---- the loop's own lag
 
 
-def test_lag_is_how_much_later_than_asked_the_loop_wakes() -> None:
-    async def main() -> list[float]:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SkippingLoop)
-        stopped = False
-        watching = asyncio.create_task(watch_lag(lambda: stopped, interval_s=0.01))
-        await asyncio.sleep(0.105)
-        loop.pass_s(0.03)
-        await asyncio.sleep(0.1)
-        stopped = True
-        return await watching
+async def test_lag_is_how_long_a_callback_waits_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock here is 25 ms ahead where callbacks run of where they are posted, as if they had waited that long."""
+    runs_here = threading.current_thread()
+    monkeypatch.setattr(time, "perf_counter", lambda: 10.025 if threading.current_thread() is runs_here else 10.0)
+    async with LagWatch(interval_s=0.001) as lag:
+        while len(lag.lags_ms) < 3:
+            await asyncio.sleep(0)
+    assert lag.lags_ms == pytest.approx([25.0] * len(lag.lags_ms))
+    assert "lag-watch" not in {thread.name for thread in threading.enumerate()}
 
-    lags_ms = run_skipping(main)
-    assert max(lags_ms) == pytest.approx(25.0), "due at 0.11 s, woken at 0.135 s"
-    assert sorted(lags_ms)[-2] == pytest.approx(0.0, abs=1e-6)
-    assert 17 <= len(lags_ms) <= 22
+
+async def test_the_watch_ends_when_its_user_fails() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with LagWatch():
+            raise ZeroDivisionError
+    assert "lag-watch" not in {thread.name for thread in threading.enumerate()}
