@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from selector import data
+from selector.core.texttype import classify, extract
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
 from selector.files.trace import Trace, TraceRequest, load_trace
 from selector.loadgen.live import LiveResult, run_policy, running_process
@@ -196,7 +197,13 @@ def bind(
             )
         )
     trace = Trace(name="azure_2023_slice", kind="azure", requests=tuple(traced))
-    return timed, prepare(trace, loaded, tbt_target_ms=_TARGET_MS)
+    simulated = prepare(trace, loaded, tbt_target_ms=_TARGET_MS)
+    # The router has to classify the prompts; the simulated policy is told the same.
+    estimates = [classify(extract(request.body)) for request in timed]
+    return timed, [
+        replace(request, seen_text_type=estimate.text_type, seen_text_probabilities=estimate.probabilities)
+        for request, estimate in zip(simulated, estimates, strict=True)
+    ]
 
 
 async def _live(

@@ -30,8 +30,12 @@ class SimulatedRequest:
 
     trace: TraceRequest
     text_type: str
+    """The true one: it decides what is accepted."""
     slo_class: str
     tbt_target_ms: float | None
+    seen_text_type: str | None = None
+    """What the policy is told; `None` tells it the truth."""
+    seen_text_probabilities: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,13 +156,15 @@ class Simulation:
 
     def _arrive(self, request: SimulatedRequest, now_s: float, draw_key: int) -> None:
         trace = request.trace
+        seen = request.seen_text_type or request.text_type
         view = RequestView(
             request_id=trace.request_id,
             arrival_s=now_s,
             prompt_tokens=trace.prompt_tokens,
-            expected_output_tokens=self._controller.expected_output_tokens(request.text_type, trace.max_output_tokens),
+            expected_output_tokens=self._controller.expected_output_tokens(seen, trace.max_output_tokens),
             max_output_tokens=trace.max_output_tokens,
-            text_type=request.text_type,
+            text_type=seen,
+            text_probabilities=request.seen_text_probabilities,
             slo_class=request.slo_class,
             tbt_target_ms=request.tbt_target_ms,
             session_key=trace.session_key,
@@ -243,7 +249,7 @@ class Simulation:
             request_id=request.trace.request_id,
             backend=spec.name,
             arm=spec.arm,
-            text_type=request.text_type,
+            text_type=request.seen_text_type or request.text_type,
             finish=Finish.DONE,
             prompt_tokens=job.prompt_tokens,
             accepted_tokens=tokens,

@@ -252,7 +252,10 @@ async def test_a_process_that_is_never_ready_is_given_up(tmp_path: Path, monkeyp
 async def test_a_process_is_asked_to_end_and_has_time_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drained = tmp_path / "drained"
     stand_in(
-        tmp_path, monkeypatch, f"trap 'echo yes > {drained}; exit 0' TERM; echo ready url=x; sleep 600 & wait; exit 1"
+        tmp_path,
+        monkeypatch,
+        "sleep 600 > /dev/null 2>&1 & sleeping=$!\n"
+        f"trap 'kill $sleeping; echo yes > {drained}; exit 0' TERM; echo ready url=x; wait",
     )
     async with running_process("serve"):
         assert not drained.exists()

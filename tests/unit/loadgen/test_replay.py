@@ -290,11 +290,21 @@ def test_a_role_chunk_is_the_first_sign_of_an_answer_whose_text_is_held_back() -
 
 async def test_lag_is_how_long_a_callback_waits_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock here is 25 ms ahead where callbacks run of where they are posted, as if they had waited that long."""
-    runs_here = threading.current_thread()
-    monkeypatch.setattr(time, "perf_counter", lambda: 10.025 if threading.current_thread() is runs_here else 10.0)
+    runs_here, enough, calls = threading.current_thread(), asyncio.Event(), 0
+
+    def clock() -> float:
+        nonlocal calls
+        if threading.current_thread() is not runs_here:
+            return 10.0
+        calls += 1
+        if calls == 3:
+            enough.set()
+        return 10.025
+
+    monkeypatch.setattr(time, "perf_counter", clock)
     async with LagWatch(interval_s=0.001) as lag:
-        while len(lag.lags_ms) < 3:
-            await asyncio.sleep(0)
+        await enough.wait()
+    assert len(lag.lags_ms) >= 3
     assert lag.lags_ms == pytest.approx([25.0] * len(lag.lags_ms))
     assert "lag-watch" not in {thread.name for thread in threading.enumerate()}
 
