@@ -33,10 +33,9 @@ from dataclasses import dataclass, field, replace
 from selector.core.acceptance import AcceptanceModel
 from selector.core.plansearch import PlanSearch
 from selector.core.policy import BackendSpec
-from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, stall_factor
+from selector.core.poolload import Demand, DemandKey, OperatingPoint, PoolLoad
 
-DemandKey = tuple[str, float | None]
-"""Text type and TBT target."""
+__all__ = ["Demand", "DemandKey", "Plan", "Planner"]
 
 _FEW_DEMANDS = 4
 _MOST_DEMANDS = 10
@@ -47,31 +46,6 @@ _UNSERVED_J_PER_TOKEN = 1e3
 """Price of a token that no place is left for: above any real cost, so that serving always wins."""
 _VIOLATION_J_PER_TOKEN = 1e1
 """Price of a token served outside its target: above any real cost, below not serving."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """Requests of one text type and target, at their present rate."""
-
-    text_type: str
-    tbt_target_ms: float | None
-    requests_per_s: float
-    prompt_tokens: float
-    """Mean prompt to prefill."""
-    output_tokens: float
-    """Mean expected answer, at least 1."""
-    burstiness: float = 0.0
-    """c² above, of the prefill work of the whole fleet."""
-
-    @property
-    def key(self) -> DemandKey:
-        """What requests of this demand have in common."""
-        return self.text_type, self.tbt_target_ms
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Rate of accepted tokens asked for."""
-        return self.requests_per_s * self.output_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +72,6 @@ class _Pool:
     backends: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """A backend of a pool at one batch."""
-
-    batch: float
-    tokens_per_s: float
-    power_w: float
-    tbt_ms: float
-    """Mean over the mix."""
-    within_targets: bool
-
-
 class Planner:
     """Solves for plans over a fixed fleet. Backends of one arm are taken to be equal; the smallest limits count."""
 
@@ -134,8 +96,8 @@ class Planner:
         self._acceptance = acceptance
         self._quantile = quantile
         self._halved_tbt_frac = halved_tbt_frac
-        self._points: dict[object, _Point] = {}
-        self._held: dict[object, _Point] = {}
+        self._points: dict[object, OperatingPoint] = {}
+        self._held: dict[object, OperatingPoint] = {}
 
     def solve(
         self,
@@ -307,7 +269,7 @@ class Planner:
             score *= 1.0 + self._halved_tbt_frac * math.log2(1.0 + tbt_tokens / served)
         return Plan(arms_of=arms_of, batch_of=batch_of, power_w=power_w, score=score, tokens_per_s_of=rates)
 
-    def _holding(self, arm: str, mix: Sequence[tuple[Demand, float]]) -> _Point:
+    def _holding(self, arm: str, mix: Sequence[tuple[Demand, float]]) -> OperatingPoint:
         """The whole pool of an arm holding `mix`; its batch is that of a full backend."""
         key = _mix_key(arm, mix)
         found = self._held.get(key)
@@ -320,20 +282,20 @@ class Planner:
             if not full.within_targets:
                 power_w += rate * _VIOLATION_J_PER_TOKEN
             tbt_tokens = whole * full.tokens_per_s * full.tbt_ms + partial.tokens_per_s * partial.tbt_ms
-            found = _Point(full.batch, rate, power_w, tbt_tokens / rate, full.within_targets)
+            found = OperatingPoint(full.batch, rate, power_w, tbt_tokens / rate, full.within_targets)
             self._held[key] = found
         return found
 
-    def _full(self, arm: str, mix: Sequence[tuple[Demand, float]]) -> _Point:
+    def _full(self, arm: str, mix: Sequence[tuple[Demand, float]]) -> OperatingPoint:
         """A backend of the arm holding `mix` at the largest batch within every target.
 
-        Where not even batch 1 is, at batch 1 for a part of its time (see `_Load.fractional_point`).
+        Where not even batch 1 is, at batch 1 for a part of its time (see `PoolLoad.fractional_point`).
         """
         key = _mix_key(arm, mix)
         found = self._points.get(key)
         if found is not None:
             return found
-        load = _Load(self._pools[arm].spec, mix, self._acceptance, self._quantile)
+        load = PoolLoad(self._pools[arm].spec, mix, self._acceptance, self._quantile)
         low, high = 0, load.largest_batch
         while low < high:
             middle = (low + high + 1) // 2
@@ -345,7 +307,9 @@ class Planner:
         self._points[key] = point
         return point
 
-    def _partial(self, arm: str, mix: Sequence[tuple[Demand, float]], rate: float, full: _Point) -> _Point:
+    def _partial(
+        self, arm: str, mix: Sequence[tuple[Demand, float]], rate: float, full: OperatingPoint
+    ) -> OperatingPoint:
         """The one backend that is not full, averaged over how its batch comes and goes.
 
         Requests that share a server whose total rate r(k) depends on their number k alone are there with probability
@@ -353,8 +317,8 @@ class Planner:
         Networks, 1979, section 3.3). Power is not linear in k, so its mean is not its value at the mean.
         """
         if rate <= 1e-9:
-            return _Point(0.0, 0.0, 0.0, 0.0, True)
-        load = _Load(self._pools[arm].spec, mix, self._acceptance, self._quantile)
+            return OperatingPoint(0.0, 0.0, 0.0, 0.0, True)
+        load = PoolLoad(self._pools[arm].spec, mix, self._acceptance, self._quantile)
         weight = total = 1.0
         batch = power_w = tokens = tbt_tokens = 0.0
         for k in range(1, max(1, math.ceil(full.batch)) + 1):
@@ -369,7 +333,7 @@ class Planner:
                 break
         # What a full batch turns away is served beyond the plan, at about this backend's price.
         served = rate / (tokens / total)
-        return _Point(batch / total, rate, served * power_w / total, tbt_tokens / tokens, full.within_targets)
+        return OperatingPoint(batch / total, rate, served * power_w / total, tbt_tokens / tokens, full.within_targets)
 
 
 def _by_rate(demands: Sequence[Demand]) -> list[int]:
@@ -407,75 +371,3 @@ def _sum(one: Demand, other: Demand) -> Demand:
         prompt_tokens=one.prompt_tokens + share * (other.prompt_tokens - one.prompt_tokens),
         output_tokens=one.output_tokens + share * (other.output_tokens - one.output_tokens),
     )
-
-
-class _Load:
-    """One backend of an arm under a mix of demands, as a function of its batch."""
-
-    def __init__(
-        self, spec: BackendSpec, mix: Sequence[tuple[Demand, float]], acceptance: AcceptanceModel, quantile: float
-    ) -> None:
-        arm = spec.arm
-        total = sum(rate for _, rate in mix) or 1.0
-        shares = [(demand, rate / total if rate else 1.0 / len(mix)) for demand, rate in mix]
-        inverse = context = prefill_s = 0.0
-        self._limits: list[tuple[float, float, float]] = []
-        self._deviate = normal_deviate(quantile)
-        for demand, share in shares:
-            inverse += share / acceptance.accept_length(arm, demand.text_type)
-            ms, _ = spec.cost.prefill.cost(demand.prompt_tokens)
-            prefill_s += share * ms / 1e3 / demand.output_tokens
-            if demand.tbt_target_ms is not None:
-                slow = acceptance.slow_accept_length(arm, demand.text_type, None, demand.output_tokens, quantile)
-                work_per_ms = SHORT_ANSWER_FRAC * demand.output_tokens / slow / 1e3
-                self._limits.append((demand.tbt_target_ms * slow, work_per_ms, demand.burstiness))
-        self._accept = 1.0 / inverse
-        for demand, share in shares:
-            in_system = share / acceptance.accept_length(arm, demand.text_type) * self._accept
-            context += in_system * (demand.prompt_tokens + demand.output_tokens / 2)
-        self._spec = spec
-        self._context = context
-        self._prefill_s_per_token = prefill_s
-        self._idle_w = spec.cost.idle.watts(1)
-        self.largest_batch = max(1, min(spec.max_running_requests, int(spec.max_kv_tokens / max(1.0, context))))
-
-    def _rates(self, batch: int) -> tuple[float, float, float, float]:
-        """(step_ms, step_j, tokens/s, prefill share)."""
-        step_ms, step_j = self._spec.cost.step.step(batch, self._context)
-        decoding = batch * self._accept / (step_ms / 1e3)
-        tokens_per_s = decoding / (1.0 + decoding * self._prefill_s_per_token)
-        return step_ms, step_j, tokens_per_s, tokens_per_s * self._prefill_s_per_token
-
-    def within_targets(self, batch: int, used_frac: float = 1.0) -> bool:
-        """Whether every target is met at its quantile, by a backend that works for `used_frac` of its time."""
-        step_ms, _, _, prefill_frac = self._rates(batch)
-        prefill_frac *= used_frac
-        pace_ms = step_ms / (1.0 - prefill_frac)
-        return all(
-            pace_ms * stall_factor(self._deviate, burstiness, prefill_frac, work_per_ms * step_ms) <= limit_ms
-            for limit_ms, work_per_ms, burstiness in self._limits
-        )
-
-    def fractional_point(self) -> _Point:
-        """Where even batch 1 without pause misses a target: the largest share of it that meets all, or all of it.
-
-        A backend that rests part of the time prefills less, so fewer requests stall the one that runs.
-        """
-        low, high = 0.0, 1.0
-        for _ in range(12):
-            middle = 0.5 * (low + high)
-            if self.within_targets(1, middle):
-                low = middle
-            else:
-                high = middle
-        full = self.point(1)
-        if low < 0.01:
-            return _Point(1.0, full.tokens_per_s, full.power_w, full.tbt_ms, False)
-        return _Point(low, full.tokens_per_s * low, full.power_w * low, full.tbt_ms, True)
-
-    def point(self, batch: int) -> _Point:
-        """Rate and power above idle at a batch."""
-        step_ms, step_j, tokens_per_s, prefill_frac = self._rates(batch)
-        active_w = (step_j - self._idle_w * step_ms / 1e3) / (step_ms / 1e3)
-        tbt_ms = step_ms / (self._accept * (1.0 - prefill_frac))
-        return _Point(batch, tokens_per_s, (1.0 - prefill_frac) * active_w, tbt_ms, True)
