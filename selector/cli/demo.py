@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from selector import data
+from selector.cli.arguments import figure, positive
 from selector.core.texttype import classify, extract
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
 from selector.files.trace import Trace, TraceRequest, load_trace
@@ -78,14 +79,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--policy", action="append", metavar="P", help="only these policies; repeat for several")
+    parser.add_argument("--seconds", type=positive, default=15.0, metavar="S", help="real seconds of arrivals a policy")
     parser.add_argument(
-        "--seconds", type=_positive, default=15.0, metavar="S", help="real seconds of arrivals a policy"
+        "--time-scale", type=positive, default=0.5, metavar="X", help="emulated seconds per real second; default: 0.5"
     )
     parser.add_argument(
-        "--time-scale", type=_positive, default=0.5, metavar="X", help="emulated seconds per real second; default: 0.5"
-    )
-    parser.add_argument(
-        "--rate-scale", type=_positive, default=3.0, metavar="R", help="arrivals R times as fast; default: 3"
+        "--rate-scale", type=positive, default=3.0, metavar="R", help="arrivals R times as fast; default: 3"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of prompts, text types and accept lengths")
     parser.add_argument("--profile", default="h200__qwen3-8b-sweep", metavar="P", help="the profile to emulate")
@@ -293,13 +292,13 @@ def _policies_table(live: Sequence[LiveResult]) -> Table:
         arms = " ".join(f"{arm} {count / total:.0%}" for arm, count in sorted(result.decisions_by_arm.items()))
         table.add_row(
             result.policy,
-            _number(result.j_per_accepted_token, 3) + (" ◀" if result.j_per_accepted_token == best else ""),
-            _number(result.decode_j_per_accepted_token, 3),
+            figure(result.j_per_accepted_token, 3) + (" ◀" if result.j_per_accepted_token == best else ""),
+            figure(result.decode_j_per_accepted_token, 3),
             "-" if result.tbt_attainment is None else f"{result.tbt_attainment:.1%}",
-            _number(result.tbt_p50_ms, 2),
-            _number(result.tbt_p99_ms, 2),
-            _number(result.ttft_p50_ms, 0),
-            _number(result.ttft_p99_ms, 0),
+            figure(result.tbt_p50_ms, 2),
+            figure(result.tbt_p99_ms, 2),
+            figure(result.ttft_p50_ms, 0),
+            figure(result.ttft_p99_ms, 0),
             arms,
         )
     return table
@@ -312,11 +311,11 @@ def _against_table(live: Sequence[LiveResult], simulated: Sequence[PolicyResult]
     for one, other in zip(live, simulated, strict=True):
         table.add_row(
             one.policy,
-            _number(one.j_per_accepted_token, 3),
-            _number(other.j_per_accepted_token, 3),
+            figure(one.j_per_accepted_token, 3),
+            figure(other.j_per_accepted_token, 3),
             _off(one.j_per_accepted_token, other.j_per_accepted_token),
-            _number(one.tbt_p50_ms, 2),
-            _number(other.tbt_p50_ms, 2),
+            figure(one.tbt_p50_ms, 2),
+            figure(other.tbt_p50_ms, 2),
             _off(one.tbt_p50_ms, other.tbt_p50_ms),
         )
     return table
@@ -324,14 +323,3 @@ def _against_table(live: Sequence[LiveResult], simulated: Sequence[PolicyResult]
 
 def _off(live: float | None, simulated: float | None) -> str:
     return "-" if not live or simulated is None else f"{simulated / live - 1:+.1%}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import uvloop
 
+from selector.cli.arguments import count, port, positive
 from selector.emulator.asks import DEFAULT_MEAN_OUTPUT_TOKENS
 from selector.emulator.fleet import EmulatedFleet
 from selector.errors import FleetError, UsageError
@@ -61,25 +62,25 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     what.add_argument("--profile", metavar="P", help="a profile by name or path: one server, with --arm and --port")
     one = parser.add_argument_group("one server (with --profile)")
     one.add_argument("--arm", metavar="A", help="the arm it runs")
-    one.add_argument("--port", type=_port, metavar="N", help="where it listens; 0 is any free port")
+    one.add_argument("--port", type=port, metavar="N", help="where it listens; 0 is any free port")
     one.add_argument("--host", metavar="H", help=f"default: {_LOOPBACK}")
-    one.add_argument("--max-running-requests", type=_count, metavar="N", help=f"default: {_MAX_RUNNING_REQUESTS}")
-    one.add_argument("--max-kv-tokens", type=_count, metavar="N", help=f"default: {_MAX_KV_TOKENS}")
-    one.add_argument("--context-length", type=_count, metavar="N", help=f"default: {_CONTEXT_LENGTH}")
+    one.add_argument("--max-running-requests", type=count, metavar="N", help=f"default: {_MAX_RUNNING_REQUESTS}")
+    one.add_argument("--max-kv-tokens", type=count, metavar="N", help=f"default: {_MAX_KV_TOKENS}")
+    one.add_argument("--context-length", type=count, metavar="N", help=f"default: {_CONTEXT_LENGTH}")
     one.add_argument("--api-key-env", metavar="NAME", help="environment variable with the API key it asks for")
     parser.add_argument(
         "--time-scale",
-        type=_positive,
+        type=positive,
         default=1.0,
         metavar="S",
         help="emulated seconds per real second; 0.5 is half speed; default: 1",
     )
     parser.add_argument(
-        "--max-queued-requests", type=_count, metavar="N", help="refuse requests beyond this queue; default: no bound"
+        "--max-queued-requests", type=count, metavar="N", help="refuse requests beyond this queue; default: no bound"
     )
     parser.add_argument(
         "--mean-output-tokens",
-        type=_positive,
+        type=positive,
         default=DEFAULT_MEAN_OUTPUT_TOKENS,
         metavar="N",
         help=f"mean length of answers that end by themselves; default: {DEFAULT_MEAN_OUTPUT_TOKENS:.0f}",
@@ -151,24 +152,3 @@ async def _serve(loaded: LoadedFleet, args: argparse.Namespace) -> int:
 
 def _given(value: int | None, default: int) -> int:
     return default if value is None else value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
-    return value
-
-
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65_535:
-        raise argparse.ArgumentTypeError(f"{value} is no port")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value

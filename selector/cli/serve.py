@@ -10,6 +10,7 @@ from pathlib import Path
 
 import uvloop
 
+from selector.cli.arguments import port
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
 from selector.files.policy import load_policy_file
 from selector.router.running import RunningRouter
@@ -44,7 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--config", required=True, type=Path, metavar="F", help="the fleet file (TOML)")
     parser.add_argument("--policy", metavar="P", help="a policy by name or path, instead of the fleet file's")
     parser.add_argument("--host", metavar="H", help="where to listen; default: the fleet file's, 127.0.0.1")
-    parser.add_argument("--port", type=_port, metavar="N", help="default: the fleet file's, 30800; 0 is any free one")
+    parser.add_argument("--port", type=port, metavar="N", help="default: the fleet file's, 30800; 0 is any free one")
     parser.add_argument("--decision-log", type=Path, metavar="PATH", help="JSONL file of decisions and outcomes")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of policies that draw at random")
     parser.set_defaults(run=run)
@@ -106,10 +107,3 @@ def _ready_line(router: RunningRouter) -> str:
     )
     policy = f"{state.policy.label} sha256={state.policy.sha256[:12]}"
     return f"ready url={router.url} target={state.target} policy={policy} backends: {backends}"
-
-
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65_535:
-        raise argparse.ArgumentTypeError(f"{value} is no port")
-    return value

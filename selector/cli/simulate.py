@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from selector.cli.arguments import count, figure, positive
 from selector.files.fleet import load_fleet_with_profiles
 from selector.files.trace import Trace, default_text_mix, load_trace, parse_text_mix, with_text_types
 from selector.simulator.report import PolicyResult
@@ -54,10 +55,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="P",
         help="a shipped policy (min_energy, static:ARM …) or a path; repeat to compare; default: the fleet file's",
     )
-    parser.add_argument("--tbt-target-ms", type=_positive, metavar="X", help="one target for every request")
+    parser.add_argument("--tbt-target-ms", type=positive, metavar="X", help="one target for every request")
     parser.add_argument("--text-mix", metavar="MIX", help="code=0.5,romansh=0.5; default: the trace's own kind")
-    parser.add_argument("--rate-scale", type=_positive, default=1.0, metavar="R", help="arrivals R times as fast")
-    parser.add_argument("--limit", type=_count, metavar="N", help="only the first N requests")
+    parser.add_argument("--rate-scale", type=positive, default=1.0, metavar="R", help="arrivals R times as fast")
+    parser.add_argument("--limit", type=count, metavar="N", help="only the first N requests")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of text types and accept lengths")
     parser.add_argument("--strict", action="store_true", help="refuse a trace with bad rows instead of skipping them")
     parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
@@ -138,31 +139,13 @@ def _table(results: Sequence[PolicyResult]) -> Table:
         lowest = result.j_per_accepted_token == best and len(results) > 1
         table.add_row(
             result.policy,
-            _number(result.j_per_accepted_token, 4) + (" ◀" if lowest else ""),
-            _number(result.decode_j_per_accepted_token, 4),
+            figure(result.j_per_accepted_token, 4) + (" ◀" if lowest else ""),
+            figure(result.decode_j_per_accepted_token, 4),
             "-" if result.tbt_attainment is None else f"{result.tbt_attainment:.1%}",
-            _number(result.tbt_p50_ms, 2),
-            _number(result.tbt_p99_ms, 2),
-            _number(result.ttft_p50_ms, 0),
-            _number(result.ttft_p99_ms, 0),
-            _number(result.mean_power_w, 0),
+            figure(result.tbt_p50_ms, 2),
+            figure(result.tbt_p99_ms, 2),
+            figure(result.ttft_p50_ms, 0),
+            figure(result.ttft_p99_ms, 0),
+            figure(result.mean_power_w, 0),
         )
     return table
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
