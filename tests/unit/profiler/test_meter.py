@@ -285,3 +285,24 @@ async def test_the_thread_reads_by_itself() -> None:
 def test_a_meter_without_a_gpu_is_refused() -> None:
     with pytest.raises(MeterError, match="no GPU"):
         EnergyMeter([], clock=HandClock())
+
+
+async def test_what_an_h200_really_said() -> None:
+    """Twelve seconds of its counter: idle, a prefill, then 64 requests decoding near the power limit (tests/data).
+
+    The window lies in the decoding; the sweep's cell `none`, batch 64, prompt 512 was 5.264 J in 7.730 ms: 681 W.
+    """
+    clock = HandClock()
+    recorded = Path(__file__).parents[2] / "data" / "nvml_h200_counter.jsonl"
+    meter = EnergyMeter(load_recording(recorded, clock=clock.now), clock=clock)
+    meter.allow_processes(lambda pid: True)
+    clock.time_s = 211.3
+    clock.on_tick = meter.poll
+    clock.turn(11.0)
+    found = await window(meter, 213.0, 218.3)
+    assert found.update_interval_s == pytest.approx(0.1, rel=0.01)
+    assert found.watts_mean == pytest.approx(681.0, rel=0.02)
+    assert found.disagreement_frac is not None and found.disagreement_frac < 0.03
+    assert 0.0 < found.power_capped_frac < 0.2
+    with pytest.raises(MeterError, match="counter updates"):
+        await window(meter, 213.0, 216.0)
