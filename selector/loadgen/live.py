@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-import numpy as np
 
+from selector.core.quantile import quantile
 from selector.errors import UpstreamError
 from selector.loadgen.replay import Answer, LagWatch, Replay, TimedRequest
 
@@ -198,19 +198,15 @@ def summarise(
         j_per_accepted_token=energy_j / tokens if tokens else None,
         decode_j_per_accepted_token=decode_j / tokens if tokens and decode_j is not None else None,
         tbt_attainment=sum(judged) / len(judged) if judged else None,
-        tbt_p50_ms=_quantile(tbt, 0.5),
-        tbt_p99_ms=_quantile(tbt, 0.99),
-        ttft_p50_ms=_quantile(ttft, 0.5),
-        ttft_p99_ms=_quantile(ttft, 0.99),
+        tbt_p50_ms=quantile(tbt, 0.5),
+        tbt_p99_ms=quantile(tbt, 0.99),
+        ttft_p50_ms=quantile(ttft, 0.5),
+        ttft_p99_ms=quantile(ttft, 0.99),
         decisions_by_arm=by_arm,
         duration_s=max((answer.finished_s for answer in answers), default=0.0),
-        client_lag_p99_ms=_quantile(lags_ms, 0.99) or 0.0,
+        client_lag_p99_ms=quantile(lags_ms, 0.99) or 0.0,
     )
 
 
 def _difference(after: float | None, before: float | None) -> float | None:
     return None if after is None or before is None else after - before
-
-
-def _quantile(values: Sequence[float], q: float) -> float | None:
-    return float(np.quantile(values, q)) if values else None

@@ -122,7 +122,7 @@ class Simulation:
         self._working = [False] * len(self._servers)
         self._heap: list[tuple[float, int, int]] = []
         self._version = [0] * len(self._servers)
-        self._jobs: dict[str, tuple[SimulatedRequest, int]] = {}
+        self._in_flight: dict[str, SimulatedRequest] = {}
         self._run = Run(decisions_by_arm={spec.arm: 0 for spec in self._specs})
 
     def run(self, requests: Sequence[SimulatedRequest]) -> Run:
@@ -182,7 +182,7 @@ class Simulation:
             problem = f"sent {trace.request_id} ({trace.prompt_tokens} prompt tokens) to {spec.name}, unfit for it"
             raise PolicyError("policy", problem, "choose among selector.core.eligibility.eligible")
         self._run.decisions_by_arm[spec.arm] += 1
-        self._jobs[trace.request_id] = (request, index)
+        self._in_flight[trace.request_id] = request
         truth = self._acceptance.get((spec.name, request.text_type))
         server = self._servers[index]
         server.advance(now_s)
@@ -240,7 +240,7 @@ class Simulation:
                 self._settle(other)
 
     def _end(self, job: Job, index: int) -> None:
-        request, _ = self._jobs.pop(str(job.key))
+        request = self._in_flight.pop(str(job.key))
         spec = self._specs[index]
         assert job.first_token_s is not None and job.finished_s is not None
         tokens = job.output_tokens

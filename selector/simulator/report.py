@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from selector.core.quantile import quantile
 from selector.simulator.engine import RequestRecord, Run
 
 
@@ -101,8 +101,3 @@ def attainment(records: Sequence[RequestRecord]) -> float | None:
             judged += 1
             met += record.outcome.tbt_ms <= target
     return met / judged if judged else None
-
-
-def quantile(values: Sequence[float], q: float) -> float | None:
-    """Linear-interpolated quantile, `None` of nothing."""
-    return float(np.quantile(values, q)) if values else None

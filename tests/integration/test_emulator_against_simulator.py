@@ -17,11 +17,12 @@ import aiohttp
 import pytest
 
 from selector.cli.demo import bind, trace_slice
+from selector.core.quantile import quantile
 from selector.emulator.fleet import EmulatedFleet
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
 from selector.loadgen.replay import TimedRequest
 from selector.simulator.engine import SimulatedRequest
-from selector.simulator.report import PolicyResult, quantile
+from selector.simulator.report import PolicyResult
 from selector.simulator.trial import simulate_policy
 from tests.emulators import ManualClock, turns
 
