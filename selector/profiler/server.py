@@ -172,6 +172,22 @@ async def _stop(process: subprocess.Popen[bytes], clock: Clock) -> None:
     # Children can outlive the first process, and then still hold GPU memory that the next server needs.
     _signal(process.pid, signal.SIGKILL)
     await asyncio.to_thread(process.wait)
+    deadline_s = clock.now() + _STOP_GRACE_S
+    while _members(process.pid) and clock.now() < deadline_s:
+        await clock.sleep(0.02)
+
+
+def _members(group: int) -> list[int]:
+    """Processes of a group that still run; one that ended and waits to be reaped holds nothing and does not count."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):  # it ended while we looked
+            continue
+        if int(its_group) == group and state not in ("Z", "X"):
+            found.append(int(stat.parent.name))
+    return found
 
 
 def _signal(group: int, which: signal.Signals) -> None:
