@@ -86,9 +86,7 @@ def _of_lookup(
     return {text_type: _entry(rate, verify_tokens, "assumed-ngram") for text_type in types}
 
 
-def _entry(
-    survival_rate: float, verify_tokens: int, key: str, origin: tuple[float, int] | None = None
-) -> Acceptance:
+def _entry(survival_rate: float, verify_tokens: int, key: str, origin: tuple[float, int] | None = None) -> Acceptance:
     return Acceptance(
         mean=round(accept_length_of(survival_rate, verify_tokens), 4),
         provenance=key,

@@ -128,9 +128,7 @@ def _idle(cells: Iterable[Cell], base: Profile, provenance: dict[str, Provenance
     provenance["sweep-idle"] = _provenance(resident[-1].origin, "mean power, bare and with that server up, no requests")
     bare_w = fmean(cell.energy.watts_mean for cell in bare)
     resident_w = fmean(cell.energy.watts_mean for cell in resident)
-    return Idle(
-        bare_w=round(bare_w, 2), served_w=round(max(resident_w, bare_w), 2), provenance="sweep-idle"
-    )
+    return Idle(bare_w=round(bare_w, 2), served_w=round(max(resident_w, bare_w), 2), provenance="sweep-idle")
 
 
 def _prefill(

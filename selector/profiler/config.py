@@ -50,6 +50,8 @@
     imposed_accept_length = 2.0       # SGLANG_SIMULATE_ACC_LEN; the cost of a step does not depend on it
     flags = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "{draft}",
              "--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
+
+The fields below say what each key means and which values it takes.
 """
 
 from __future__ import annotations

@@ -68,9 +68,7 @@ async def measure(step: Step, config: SweepConfig, bench: Bench, on: Served | No
 async def _idle(step: IdleStep, config: SweepConfig, bench: Bench, origin: Origin) -> IdleCell:
     if config.idle is None or bench.meter is None:
         raise MeterError("idle power needs an energy meter")
-    window = await measure_idle(
-        bench.meter, bench.clock, settle_s=config.idle.settle_s, window_s=config.idle.window_s
-    )
+    window = await measure_idle(bench.meter, bench.clock, settle_s=config.idle.settle_s, window_s=config.idle.window_s)
     return IdleCell(arm=step.arm, energy=Metered.of(window), origin=origin)
 
 

@@ -62,6 +62,7 @@ class SweepResult:
 class _DeadlineError(Exception):
     """The next step would end after the deadline."""
 
+
 _STEP_TIMEOUT_S = 150.0
 """No step of a sweep takes this long; one that does is given up so that the rest gets its turn."""
 

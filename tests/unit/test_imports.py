@@ -31,9 +31,33 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 
 IMPURE = frozenset(
     {
-        "aiohttp", "asyncio", "concurrent", "datetime", "fastapi", "http", "httpx", "io", "logging", "multiprocessing",
-        "os", "pathlib", "pydantic", "queue", "random", "secrets", "select", "shutil", "signal", "socket", "subprocess",
-        "tempfile", "threading", "time", "urllib", "uuid", "uvicorn",
+        "aiohttp",
+        "asyncio",
+        "concurrent",
+        "datetime",
+        "fastapi",
+        "http",
+        "httpx",
+        "io",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "pydantic",
+        "queue",
+        "random",
+        "secrets",
+        "select",
+        "shutil",
+        "signal",
+        "socket",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "time",
+        "urllib",
+        "uuid",
+        "uvicorn",
     }
 )
 """Modules that bring I/O, a clock, concurrency, hidden randomness or file schemas into the core."""

@@ -107,5 +107,3 @@ def test_a_server_that_cannot_start_is_a_failure_that_later_runs_try_again(
     assert (result["measured"], result["failed"]) == (0, 2)
     assert result["left"] > 0
     assert "FAILED server of none: cannot run" in printed.err
-
-

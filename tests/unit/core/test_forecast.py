@@ -75,9 +75,7 @@ def crowded(requests: tuple[int, int], target_ms: tuple[float | None, float | No
     """Predictions of a request with an impossible target on two plain backends with romansh running."""
     context = policy_context(specs_of("none", "none"))
     views = [
-        backend_view(
-            spec, batch=count, groups=[LoadGroup(text_type="romansh", tbt_target_ms=target, requests=count)]
-        )
+        backend_view(spec, batch=count, groups=[LoadGroup(text_type="romansh", tbt_target_ms=target, requests=count)])
         for spec, count, target in zip(context.backends, requests, target_ms, strict=True)
     ]
     fleet = FleetView(now_s=0.0, backends=tuple(views))

@@ -22,9 +22,7 @@ COST = arm_cost("dspark-8")
 def predicted(
     request: RequestView, view: BackendView | None = None, *, quantile: float = 0.9, prefill_frac: float = 0.0
 ) -> Prediction:
-    return predict(
-        request, view or backend_view(SPEC), SPEC, ACCEPTANCE, quantile=quantile, prefill_frac=prefill_frac
-    )
+    return predict(request, view or backend_view(SPEC), SPEC, ACCEPTANCE, quantile=quantile, prefill_frac=prefill_frac)
 
 
 def busy(batch: int, *groups: LoadGroup, context_tokens: float = 700.0) -> BackendView:
@@ -78,13 +76,9 @@ def test_prefill_stretches_time_and_leaves_energy() -> None:
 def test_bursts_of_prefill_delay_beyond_its_share() -> None:
     request = request_view(prompt_tokens=575, expected_output_tokens=250.0)
     steady = predicted(request, prefill_frac=0.25)
-    bursty = predict(
-        request, backend_view(SPEC), SPEC, ACCEPTANCE, quantile=0.9, prefill_frac=0.25, burstiness=2.0
-    )
+    bursty = predict(request, backend_view(SPEC), SPEC, ACCEPTANCE, quantile=0.9, prefill_frac=0.25, burstiness=2.0)
     decode_s = SHORT_ANSWER_FRAC * 250.0 / 4.5 * 7.1e-3
-    assert bursty.tbt_ms == pytest.approx(
-        steady.tbt_ms * stall_factor(normal_deviate(0.9), 2.0, 0.25, decode_s)
-    )
+    assert bursty.tbt_ms == pytest.approx(steady.tbt_ms * stall_factor(normal_deviate(0.9), 2.0, 0.25, decode_s))
     assert bursty.tbt_ms > 1.1 * steady.tbt_ms
     assert bursty.tokens_per_s == steady.tokens_per_s
 

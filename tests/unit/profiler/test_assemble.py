@@ -241,9 +241,7 @@ def test_a_step_faster_than_memory_allows_is_refused() -> None:
 
 
 def test_a_step_faster_than_its_arithmetic_is_refused() -> None:
-    wide = CONFIG.model_copy(
-        update={"arms": (CONFIG.arms[0], CONFIG.arms[1].model_copy(update={"verify_tokens": 32}))}
-    )
+    wide = CONFIG.model_copy(update={"arms": (CONFIG.arms[0], CONFIG.arms[1].model_copy(update={"verify_tokens": 32}))})
     with pytest.raises(InputError, match=r"eagle3-k2 batch 32 prompt 512: .* 1\.\d+ × the roofline"):
         assemble(wide, sweep(), base())
 

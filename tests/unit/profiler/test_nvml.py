@@ -141,9 +141,7 @@ def test_a_counter_lost_later_is_a_meter_error() -> None:
 
 
 def test_what_a_board_need_not_tell_is_none() -> None:
-    api = FakeNvml(
-        nvmlDeviceGetComputeRunningProcesses=4, nvmlDeviceGetClockInfo=3, nvmlDeviceGetTemperature=3
-    )
+    api = FakeNvml(nvmlDeviceGetComputeRunningProcesses=4, nvmlDeviceGetClockInfo=3, nvmlDeviceGetTemperature=3)
     (gpu,), _ = open_gpus([0], api)
     state = gpu.state()
     assert (state.processes, state.sm_mhz, state.temperature_c) == (None, None, None)
