@@ -12,7 +12,15 @@ import pytest
 from selector.cli import profile
 from selector.errors import InputError
 from selector.files.profile import load_profile
-from selector.profiler.cells import DecodeCell, DecodeRepeat, Metered, Origin, append_cell
+from selector.profiler.cells import (
+    AcceptanceCell,
+    AnswerCounts,
+    DecodeCell,
+    DecodeRepeat,
+    Metered,
+    Origin,
+    append_cell,
+)
 
 KIT = Path(__file__).parents[3] / "bench" / "h200" / "qwen3-8b.toml"
 
@@ -67,7 +75,7 @@ def test_cells_become_a_profile_and_a_report(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--assemble"], "needs --base and --write"),
+        (["--assemble"], "needs --write"),
         (["--base", "x"], "add --assemble"),
         (["--assemble", "--base", "x", "--write", "y"], "no shipped profile"),
     ],
@@ -107,3 +115,49 @@ def test_a_server_that_cannot_start_is_a_failure_that_later_runs_try_again(
     assert (result["measured"], result["failed"]) == (0, 2)
     assert result["left"] > 0
     assert "FAILED server of none: cannot run" in printed.err
+
+
+def test_a_text_type_without_prompts_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"text_type": "code", "prompt": "x"}')
+    sweep = tmp_path / "sweep.toml"
+    sweep.write_text(
+        'version = 1\noutput_name = "x"\n[target]\nname = "M"\nmodel = "m"\nweights = "real"\n'
+        '[gpu]\nname = "CPU"\npeak_tflops = 1\nbandwidth_tb_s = 1\n[server]\ncontext_length = 64\n'
+        'url = "http://127.0.0.1:1"\n[acceptance]\nprompts = "p.jsonl"\ntext_types = ["code"]\n'
+        '[[arms]]\nname = "ngram-4"\nalgorithm = "NGRAM"\nverify_tokens = 4\n'
+    )
+    with pytest.raises(InputError, match=r"p\.jsonl: has 1 prompts of code, fewer than acceptance\.repeats 3"):
+        run("--config", str(sweep), "--out", str(tmp_path / "out"))
+
+
+def test_accept_lengths_are_shown_and_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = AnswerCounts(
+        prompt="p", prompt_tokens=5, completion_tokens=17, verify_passes=10, accepted_drafts=6,
+        accepted_histogram=(4, 6),
+    )  # fmt: skip
+    measured = AcceptanceCell(
+        arm="eagle3-k1", text_type="code", repeat=0, answer_tokens=64, temperature=0, answers=(answer,),
+        origin=Origin(host="h", weights="real", date="2026-01-01T00:00:00+00:00"),
+    )  # fmt: skip
+    other = tmp_path / "real"
+    other.mkdir()
+    append_cell(other / "cells.jsonl", measured)
+    common = ["--config", str(KIT), "--out", str(other)]
+    assert run(*common, "--accepted") == 0
+    assert "1.600" in capsys.readouterr().out
+    assert run(*common, "--accepted", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["accept_length"] == 1.6
+    new = tmp_path / "new.json"
+    table = KIT.parents[2] / "profiles" / "raw" / "acceptance_published.csv"
+    assert run(*common, "--assemble", "--base", "h200__qwen3-8b", "--published", str(table), "--write", str(new)) == 0
+    assert load_profile(str(new)).arms["eagle3-k1"].acceptance["code"].mean == 1.6
+    out = tmp_path / "cost"
+    out.mkdir()
+    for batch in (1, 8, 32, 64):
+        append_cell(out / "cells.jsonl", cell(batch, 512))
+        append_cell(out / "cells.jsonl", cell(batch, 512).model_copy(update={"arm": "eagle3-k1"}))
+    assemble = ["--config", str(KIT), "--out", str(out), "--assemble", "--base", "h200__qwen3-8b", "--join", str(other)]
+    assert run(*assemble, "--write", str(new), "--json") == 0
+    joined = load_profile(str(new)).arms["eagle3-k1"]
+    assert joined.acceptance["code"].mean == 1.6
+    assert [point.batch for point in joined.cells] == [1, 8, 32, 64]
