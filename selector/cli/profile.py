@@ -199,8 +199,8 @@ def _accepted(args: argparse.Namespace, config: SweepConfig) -> int:
         return 0
     table = Table(title="tokens per verify pass, the bonus token included", box=SIMPLE_HEAD, show_edge=False)
     for column in ("arm", "text type"):
-        table.add_column(column)
-    for column in ("accept length", "± repeats", "request spread", "answers", "passes", "refused"):
+        table.add_column(column, no_wrap=True)
+    for column in ("accept\nlength", "±\nrepeats", "request\nspread", "answers", "passes", "refused"):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(

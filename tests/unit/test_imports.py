@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "selector"
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "core": (),
     "files": ("core",),
-    "profiler": ("core", "files"),
+    "profiler": ("core", "files", "data"),
     "simulator": ("core", "files"),
     # The emulator is the simulator's server model on a real clock, and that alone.
     "emulator": ("core", "files", "simulator.server", "simulator.draws", "simulator.job"),
