@@ -33,13 +33,7 @@ def main() -> None:
 
     if not torch.cuda.is_available():
         raise SystemExit("balance_point.py: torch sees no CUDA device; run it on a GPU host")
-    source = torch.empty(COPY_BYTES // 2, dtype=torch.bfloat16, device="cuda")
-    sink = torch.empty_like(source)
-    copies = rates(torch, lambda: sink.copy_(source), 2.0 * COPY_BYTES)
-    del source, sink
-    left, right = (torch.randn(EDGE, EDGE, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    product = torch.empty(EDGE, EDGE, dtype=torch.bfloat16, device="cuda")
-    products = rates(torch, lambda: torch.mm(left, right, out=product), 2.0 * EDGE**3)
+    copies, products = copy_rates(torch), product_rates(torch)
     bytes_per_s, flop_per_s = statistics.median(copies), statistics.median(products)
     document = {
         "gpu": torch.cuda.get_device_name(),
@@ -59,6 +53,20 @@ def main() -> None:
     print(text)
     if args.out is not None:
         args.out.write_text(text + "\n", encoding="utf-8")
+
+
+def copy_rates(torch: Any) -> list[float]:
+    """Bytes per second, read and written, of a copy on the device."""
+    source = torch.empty(COPY_BYTES // 2, dtype=torch.bfloat16, device="cuda")
+    sink = torch.empty_like(source)
+    return rates(torch, lambda: sink.copy_(source), 2.0 * COPY_BYTES)
+
+
+def product_rates(torch: Any) -> list[float]:
+    """FLOP per second of a large product."""
+    left, right = (torch.randn(EDGE, EDGE, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    product = torch.empty(EDGE, EDGE, dtype=torch.bfloat16, device="cuda")
+    return rates(torch, lambda: torch.mm(left, right, out=product), 2.0 * EDGE**3)
 
 
 def rates(torch: Any, work: Callable[[], object], amount: float) -> list[float]:

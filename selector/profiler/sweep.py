@@ -10,6 +10,7 @@ left; the next run tries them again.
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -230,5 +231,18 @@ def _count(launches: Sequence[Launch]) -> int:
 
 
 def run_sweep(sweep: Sweep) -> SweepResult:
-    """Runs a sweep to its end on an event loop of its own."""
-    return asyncio.run(sweep.run())
+    """Runs a sweep to its end on an event loop of its own.
+
+    SIGTERM ends it as Ctrl-C does, with `KeyboardInterrupt`: the server is stopped, and what was measured is on disk.
+    """
+
+    async def stoppable() -> SweepResult:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await sweep.run()
+
+    try:
+        return asyncio.run(stoppable())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -161,3 +164,55 @@ def test_accept_lengths_are_shown_and_joined(tmp_path: Path, capsys: pytest.Capt
     joined = load_profile(str(new)).arms["eagle3-k1"]
     assert joined.acceptance["code"].mean == 1.6
     assert [point.batch for point in joined.cells] == [1, 8, 32, 64]
+
+
+SERVER = """\
+import http.server, json, pathlib, sys, threading
+class Answer(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_): pass
+    def do_GET(self):
+        body = json.dumps({"version": "0", "loads": [{"num_running_reqs": 0, "num_waiting_reqs": 0}]}).encode()
+        self.send_response(200); self.send_header("content-length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def do_POST(self):
+        length = int(self.headers["content-length"]); asked = json.loads(self.rfile.read(length))
+        if self.path == "/v1/chat/completions":
+            pathlib.Path(PIDS).write_text(str(__import__("os").getpid()))
+            threading.Event().wait()
+        body = json.dumps([{"meta_info": {"completion_tokens": 64}}]).encode()
+        self.send_response(200); self.send_header("content-length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Answer).serve_forever()
+"""
+
+
+def test_sigterm_stops_the_server_that_the_sweep_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pid"
+    script = tmp_path / "server.py"
+    script.write_text(SERVER.replace("PIDS", repr(str(pids))))
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text('{"vocab_size": 100}')
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    sweep = tmp_path / "sweep.toml"
+    sweep.write_text(
+        'version = 1\noutput_name = "x"\n[target]\nname = "M"\nmodel = "m"\nweights = "real"\n'
+        f'[gpu]\nname = "CPU"\npeak_tflops = 1\nbandwidth_tb_s = 1\n[server]\ncontext_length = 64\n'
+        f'python = "{python}"\nport = {port}\nflags = ["--max-running-requests", "8"]\n'
+        '[acceptance]\ntext_types = ["code"]\n[[arms]]\nname = "ngram-4"\nalgorithm = "NGRAM"\nverify_tokens = 4\n'
+    )
+    command = [sys.executable, "-m", "selector", "profile", "--config", sweep, "--out", tmp_path / "out"]
+    process = subprocess.Popen([*command, "--models", tmp_path], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (pids.exists() and pids.read_text()) and time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.02)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    server = Path(f"/proc/{pids.read_text()}/stat")
+    assert not server.exists() or server.read_text().rpartition(")")[2].split()[0] == "Z"
