@@ -45,8 +45,8 @@ class Slice:
         if arrival_s >= start_s:
             self._left -= 1
             if self._left == 0:
-                # As many rows as the limit arrive by now; of later ones none can be among the first.
-                self._end_s = math.nextafter(self.latest_s, math.inf)
+                # The rows so far fill the limit: one that arrives with the latest of them, or later, comes after them.
+                self._end_s = self.latest_s
         return arrival_s >= start_s - DISORDER_S
 
     def cut(self, rows: list[Row]) -> tuple[list[Row], float]:

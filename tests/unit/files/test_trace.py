@@ -140,6 +140,8 @@ def test_a_slice_and_a_limit_are_exact_where_rows_are_out_of_order(tmp_path: Pat
     assert [r.prompt_tokens for r in load_trace(path, to_s=10).requests] == [4, 5]
     assert [r.prompt_tokens for r in load_trace(path, from_s=10, limit=2).requests] == [1, 3]
     assert load_trace(path, from_s=10, limit=2).requests[0].arrival_s == 0
+    late = seconds_file(tmp_path, [0, 3_000, 1_000, 2_000])
+    assert [r.prompt_tokens for r in load_trace(late, limit=3).requests] == [1, 3, 4]
 
 
 def test_reading_ends_with_the_slice(tmp_path: Path) -> None:

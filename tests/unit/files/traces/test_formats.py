@@ -46,9 +46,10 @@ def test_azure_2024_times_have_a_zone_and_perhaps_no_fraction(tmp_path: Path) ->
         "2024-05-10 00:00:01+00:00,1,1",
         "2024-05-10 02:00:01.5+02:00,1,2",
         "2024-05-10T00:00:02Z,1,3",
+        "2024-05-10T00:00:02-01:00,1,4",
     )
     trace = read(tmp_path, AZURE, *rows, strict=True)
-    assert [r.arrival_s for r in trace.requests] == pytest.approx([0, 0.99007, 1.49007, 1.99007], abs=1e-9)
+    assert [r.arrival_s for r in trace.requests] == pytest.approx([0, 0.99007, 1.49007, 1.99007, 3601.99007], abs=1e-9)
 
 
 @pytest.mark.parametrize(
