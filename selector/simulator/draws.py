@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selector.core.acceptance import accept_length_of
+from selector.simulator.job import Job
 
 _TABLE_POINTS = 1025
 _CUT_DEVIATIONS = 2.5
@@ -84,6 +85,21 @@ class AcceptDraws:
         surplus = int(cumulative[-1]) - tokens
         cumulative[-1] = tokens
         return cumulative, surplus
+
+    def draw_for(self, job: Job, verify_tokens: int) -> None:
+        """Draws the verify passes of a job of two tokens or more, as `steps` does."""
+        tokens = job.output_tokens - 1
+        if verify_tokens == 1 or job.accept_length <= 1.0:
+            job._steps_needed = tokens
+            return
+        job._cumulative, job._surplus = self.steps(
+            job.draw_key,
+            tokens=tokens,
+            accept_length=job.accept_length,
+            spread=job.accept_spread,
+            verify_tokens=verify_tokens,
+        )
+        job._steps_needed = len(job._cumulative)
 
 
 @lru_cache(maxsize=64)

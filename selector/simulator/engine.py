@@ -237,7 +237,7 @@ class Simulation:
             self._servers[other].advance(at_s)
         if neighbours:
             for each in (index, *neighbours):
-                self._servers[each].set_slowdown(self._boards.turns(each))
+                self._servers[each].take_turns(self._boards.turns(each), at_s)
             for other in neighbours:
                 self._settle(other)
 
