@@ -17,7 +17,6 @@ from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import NamedTuple
 
 from selector.core.contention import turns_energy, turns_slowdown
 from selector.core.cost import StepCost
@@ -25,26 +24,9 @@ from selector.simulator.job import Job, Totals
 from selector.simulator.series import series, steps_within
 
 
-class Steps(NamedTuple):
-    """Steps in which nothing but the context changes, linearly."""
-
-    steps: int
-    ms: float
-    """Of the first step."""
-    slope_ms: float
-    """By how much each step is longer than the one before."""
-    j: float
-    slope_j: float
-    covered: bool
-    """The first step lies inside the measured cells."""
-
-
-class Done(NamedTuple):
-    """What some steps took."""
-
-    steps: int
-    ms: float
-    energy_j: float
+Piece = tuple[int, float, float, float, float, bool]
+"""Steps in which nothing but the context changes: how many; ms of the first, and by how much each is longer than the one
+before; J likewise; whether the first lies inside the measured cells. A plain tuple, since one is made per change."""
 
 
 @dataclass(slots=True)
@@ -73,7 +55,7 @@ class Decoding:
 
     __slots__ = (
         "_begun", "_cost", "_ends", "_energy_frac", "_knots", "_lines_of", "_pieces", "_sequence", "_share_j",
-        "_slowdown", "_totals", "growth", "jobs", "kv_tokens", "plan_ms", "plan_steps", "step",
+        "_slowdown", "_totals", "growth", "jobs", "kv_tokens", "parts", "plan_ms", "plan_steps", "step",
     )  # fmt: skip
 
     def __init__(self, cost: StepCost, totals: Totals) -> None:
@@ -86,7 +68,9 @@ class Decoding:
         """By how much that sum grows per step."""
         self.plan_ms = 0.0
         self.plan_steps = 0
-        self._pieces: list[Steps] = []
+        self.parts: list[tuple[float, float]] | None = None
+        """If a list, what `run` did is added to it piece by piece: (ms, J)."""
+        self._pieces: list[Piece] = []
         """The plan; empty when it has to be made anew."""
         self._begun: _Begun | None = None
         self._cost = cost
@@ -203,12 +187,12 @@ class Decoding:
         context, rise = self.kv_tokens / batch, growth / batch
         cost = self._lines(batch)
         lines, knots, slowdown, energy_frac = cost.lines, self._knots, self._slowdown, self._energy_frac
-        pieces = []
+        pieces: list[Piece] = []
         plan_ms = 0.0
         left = steps
         if self._begun is not None:
             ms, j = self.step_cost()
-            pieces.append(Steps(1, ms, 0.0, j, 0.0, cost.covered_from <= context <= cost.covered_to))
+            pieces.append((1, ms, 0.0, j, 0.0, cost.covered_from <= context <= cost.covered_to))
             plan_ms += ms
             left -= 1
             context += rise
@@ -224,7 +208,7 @@ class Decoding:
             slope_ms = ms_per_token * rise * slowdown
             covered = cost.covered_from <= context <= cost.covered_to
             j, slope_j = (j + j_per_token * beyond) * energy_frac, j_per_token * rise * energy_frac
-            pieces.append(Steps(count, ms, slope_ms, j, slope_j, covered))
+            pieces.append((count, ms, slope_ms, j, slope_j, covered))
             plan_ms += count * (ms + slope_ms * (count - 1) / 2)
             left -= count
             context += rise * count
@@ -235,53 +219,59 @@ class Decoding:
 
     # ---- steps are done
 
-    def run_plan(self) -> list[Done]:
-        """Does all steps of the plan."""
-        return [self._do(piece, piece.steps) for piece in self._drop_plan()]
+    def run(self, available_ms: float, most_steps: int) -> float:
+        """Does the planned steps that take no longer in all, at most so many; the ms they took, 0 for none.
 
-    def run_within(self, available_ms: float, most_steps: int) -> list[Done]:
-        """Does the steps of the plan that take no longer in all, at most so many."""
-        done: list[Done] = []
-        if available_ms < self._pieces[0].ms:
-            return done
-        for piece in self._drop_plan():
-            steps = min(piece.steps, most_steps, steps_within(available_ms, piece.ms, piece.slope_ms))
+        The plan must have been made.
+        """
+        pieces = self._pieces
+        if available_ms < pieces[0][1]:
+            return 0.0
+        self._pieces, self._begun = [], None
+        batch = len(self.jobs)
+        done, took_ms, energy_j = 0, 0.0, 0.0
+        totals = self._totals
+        for planned, ms, slope_ms, j, slope_j, covered in pieces:
+            steps = planned if planned <= most_steps - done else most_steps - done
+            piece_ms = series(steps, ms, slope_ms)
+            if piece_ms > available_ms - took_ms:
+                steps = min(steps, steps_within(available_ms - took_ms, ms, slope_ms))
+                piece_ms = series(steps, ms, slope_ms)
             if steps:
-                done.append(self._do(piece, steps))
-                available_ms -= done[-1].ms
-                most_steps -= steps
-            if steps < piece.steps:
+                piece_j = series(steps, j, slope_j)
+                if not covered:
+                    totals.extrapolated_j += piece_j
+                if self.parts is not None:
+                    self.parts.append((piece_ms, piece_j))
+                done += steps
+                took_ms += piece_ms
+                energy_j += piece_j
+            if steps < planned:
                 break
-        return done
+        grown = done * self.growth
+        self.step += done
+        self.kv_tokens += grown
+        self._share_j += energy_j / batch
+        totals.decode_j += energy_j
+        totals.decode_ms += took_ms
+        totals.accepted_tokens += grown
+        totals.steps += done
+        totals.request_steps += done * batch
+        totals.request_square_steps += done * batch * batch
+        totals.request_ms += batch * took_ms
+        return took_ms
 
-    def run_part(self, done_frac: float) -> Done:
-        """Stops in the midst of a step, `done_frac` of it done: nobody gets tokens. Nothing can be run afterwards."""
-        ms, j = self.step_cost()
-        self._totals.decode_j += done_frac * j
-        self._share_j += done_frac * j / len(self.jobs)
+    def stop(self, part_ms: float) -> None:
+        """Stops, that long after the last step ended: nobody gets tokens of the step under way, whose energy counts.
+
+        Nothing can be run afterwards.
+        """
+        if part_ms > 0.0:
+            ms, j = self.step_cost()
+            done_frac = min(1.0, part_ms / ms)
+            if self.parts is not None:
+                self.parts.append((done_frac * ms, done_frac * j))
+            self._totals.decode_j += done_frac * j
+            self._share_j += done_frac * j / len(self.jobs)
         for job in self.jobs.values():
             job.decode_j += self._share_j - job._share_start_j
-        return Done(0, done_frac * ms, done_frac * j)
-
-    def _drop_plan(self) -> list[Steps]:
-        pieces, self._pieces, self._begun = self._pieces, [], None
-        return pieces
-
-    def _do(self, piece: Steps, steps: int) -> Done:
-        ms, j = series(steps, piece.ms, piece.slope_ms), series(steps, piece.j, piece.slope_j)
-        batch = len(self.jobs)
-        grown = steps * self.growth
-        self.step += steps
-        self.kv_tokens += grown
-        self._share_j += j / batch
-        totals = self._totals
-        totals.decode_j += j
-        totals.decode_ms += ms
-        totals.accepted_tokens += grown
-        totals.steps += steps
-        totals.request_steps += steps * batch
-        totals.request_square_steps += steps * batch * batch
-        totals.request_ms += batch * ms
-        if not piece.covered:
-            totals.extrapolated_j += j
-        return Done(steps, ms, j)

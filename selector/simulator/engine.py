@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 
 from selector.core.acceptance import AcceptancePrior
@@ -84,6 +84,8 @@ class Simulation:
         self._working = [False] * len(self._servers)
         self._heap: list[tuple[float, int, int]] = []
         self._version = [0] * len(self._servers)
+        self._unpolled: set[int] = set()
+        """Servers where something happened since the last poll."""
         self._in_flight: dict[str, _InFlight] = {}
         self._measured_in_flight = 0
         self._window = WHOLE_RUN
@@ -112,6 +114,7 @@ class Simulation:
         next_mark_s = marks[0] if marks else inf
         if window.from_s == 0.0:
             meter.begin(0.0)
+        polls = 1
         next_poll_s = self._poll_interval_s
         now_s = 0.0
         while True:
@@ -142,7 +145,12 @@ class Simulation:
             elif next_poll_s <= arrival_s:
                 now_s = next_poll_s
                 self._poll(next_poll_s)
-                next_poll_s += self._poll_interval_s
+                polls += 1
+                quiet_s = min(server_s, arrival_s, next_mark_s)
+                if quiet_s < inf:
+                    # Until then no poll has anything to tell.
+                    polls = max(polls, ceil(quiet_s / self._poll_interval_s))
+                next_poll_s = polls * self._poll_interval_s
             else:
                 # A client of a closed loop may be free since the rounding of an instant ago.
                 now_s = max(now_s, arrival_s)
@@ -214,6 +222,7 @@ class Simulation:
     def _settle(self, index: int) -> None:
         """Takes what a server has to tell after it advanced, and schedules its next event."""
         server = self._servers[index]
+        self._unpolled.add(index)
         if server.finished:
             for job in server.finished:
                 self._end(job, index)
@@ -283,9 +292,16 @@ class Simulation:
             )
 
     def _poll(self, now_s: float) -> None:
-        for spec, server in zip(self._specs, self._servers, strict=True):
+        """Polls the backends where something happened since the last poll.
+
+        The others would say what they said before, which changes nothing: all their requests are the fleet's own.
+        """
+        polled = self._controller.tracker.polled
+        for index in sorted(self._unpolled):
+            server = self._servers[index]
             signal = LoadSignal(running=server.batch, waiting=server.waiting, kv_tokens=server.kv_tokens)
-            self._controller.tracker.polled(spec.name, signal, now_s)
+            polled(self._specs[index].name, signal, now_s)
+        self._unpolled.clear()
 
     def _close(self, meter: Meter, now_s: float) -> None:
         """Ends the run at `now_s`, with whatever is still in flight."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from math import inf
 
 from selector.core.contention import turns_energy, turns_slowdown
 from selector.core.cost import ArmCost
@@ -96,6 +97,8 @@ class ServerModel:
         self._reserved = 0
         """Tokens in the KV cache of prompts that are not prefilled to their end."""
         self._decoding = Decoding(cost.step, self.totals)
+        if tell is not None:
+            self._decoding.parts = []
         self._jobs = self._decoding.jobs
         self._turns = 1
 
@@ -253,11 +256,10 @@ class ServerModel:
             self._spend_on(prefill, at_s, spent_j)
             left.extend(job for job, _ in prefill.chunks if not job._gone)
         if self._jobs:
-            done_frac = 0.0
-            if prefill is None:
-                done_frac = min(1.0, max(0.0, (at_s - self.now_s) * 1e3 / self._decoding.step_cost()[0]))
-            done = self._decoding.run_part(done_frac)
-            self._tell_of_steps(at_s, done.energy_j)
+            part_ms = 0.0 if prefill is not None else (at_s - self.now_s) * 1e3
+            self._decoding.stop(part_ms)
+            if self._tell is not None:
+                self._tell_of_steps(self._tell)
         self._prefill = None
         self._waiting.clear()
         self._jobs.clear()
@@ -357,20 +359,20 @@ class ServerModel:
     def _decode(self, until_s: float) -> bool:
         """Runs the planned steps that end by `until_s`, one if a request can then be admitted; False if none does."""
         decoding = self._decoding
-        available_ms = (until_s - self.now_s) * 1e3 + _ROUNDING_MS
         plan_ms = decoding.plan(self._room())
-        admits = self._waiting and self._can_admit()
-        if plan_ms <= available_ms and not admits:
-            runs = decoding.run_plan()
+        available_ms = (until_s - self.now_s) * 1e3 + _ROUNDING_MS
+        if self._waiting and self._can_admit():
+            took_ms = decoding.run(available_ms, 1)
+        elif plan_ms <= available_ms:
+            # Not by comparing again what each piece takes: sums round.
+            took_ms = decoding.run(inf, decoding.plan_steps)
         else:
-            runs = decoding.run_within(available_ms, 1 if admits else decoding.plan_steps)
-            if not runs:
-                return False
-        for run in runs:
-            end_s = self.now_s + run.ms / 1e3
-            if self._tell is not None:
-                self._tell_of_steps(end_s, run.energy_j)
-            self.now_s = end_s
+            took_ms = decoding.run(available_ms, decoding.plan_steps)
+        if not took_ms:
+            return False
+        if self._tell is not None:
+            self._tell_of_steps(self._tell)
+        self.now_s += took_ms / 1e3
         while (job := decoding.due()) is not None:
             decoding.leave(job)
             self._finish(job)
@@ -378,9 +380,14 @@ class ServerModel:
             self._retract()
         return True
 
-    def _tell_of_steps(self, end_s: float, energy_j: float) -> None:
-        if self._tell is not None:
-            self._tell(Stretch(self.now_s, end_s, False, len(self._jobs), len(self._waiting), energy_j))
+    def _tell_of_steps(self, tell: Callable[[Stretch], None]) -> None:
+        start_s, parts = self.now_s, self._decoding.parts
+        assert parts is not None
+        for ms, energy_j in parts:
+            end_s = start_s + ms / 1e3
+            tell(Stretch(start_s, end_s, False, len(self._jobs), len(self._waiting), energy_j))
+            start_s = end_s
+        parts.clear()
 
     def _can_admit(self) -> bool:
         if len(self._jobs) >= self.max_running_requests:
