@@ -77,6 +77,7 @@ class EmulatedEngine:
             AcceptDraws(seed),
             max_running_requests=spec.max_running_requests,
             max_kv_tokens=spec.max_kv_tokens,
+            max_context_tokens=spec.max_context_tokens,
             start_s=clock.now_s(),
         )
         self._live: dict[str, Generation] = {}

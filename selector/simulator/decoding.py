@@ -23,10 +23,9 @@ from selector.core.cost import StepCost
 from selector.simulator.job import Job, Totals
 from selector.simulator.series import series, steps_within
 
-
 Piece = tuple[int, float, float, float, float, bool]
-"""Steps in which nothing but the context changes: how many; ms of the first, and by how much each is longer than the one
-before; J likewise; whether the first lies inside the measured cells. A plain tuple, since one is made per change."""
+"""Steps in which nothing but the context changes, linearly: how many; ms of the first, and by how much each is longer
+than the one before; J likewise; whether the first lies inside the measured cells. Many are made, hence a plain tuple."""
 
 
 @dataclass(slots=True)

@@ -34,6 +34,7 @@ from selector.simulator.arrivals import Arrivals, Load, OpenLoop
 from selector.simulator.boards import Boards
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.meter import Meter
+from selector.simulator.prefixcache import prompt_blocks
 from selector.simulator.run import WHOLE_RUN, Fate, RequestRecord, Run, SimulatedRequest, Window
 from selector.simulator.server import Job, ServerModel
 from selector.simulator.timeline import Recorder
@@ -61,13 +62,16 @@ class Simulation:
         *,
         seed: int = 0,
         poll_interval_s: float = 0.5,
+        session_prefixes: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
+        """`session_prefixes` takes prompts of one session to begin alike (see `prefixcache.prompt_blocks`)."""
         self._controller = Controller(context, policy)
         self._specs: tuple[BackendSpec, ...] = context.backends
         self._acceptance = acceptance
         self._largest_context = max(spec.max_context_tokens for spec in context.backends)
         self._poll_interval_s = poll_interval_s
+        self._session_prefixes = session_prefixes
         draws = AcceptDraws(seed)
         self._servers = [
             ServerModel(
@@ -75,6 +79,7 @@ class Simulation:
                 draws,
                 max_running_requests=spec.max_running_requests,
                 max_kv_tokens=spec.max_kv_tokens,
+                max_context_tokens=spec.max_context_tokens,
                 tell=partial(recorder.worked, spec.name) if recorder is not None else None,
             )
             for spec in self._specs
@@ -202,6 +207,7 @@ class Simulation:
             self._measured_in_flight += 1
         self._in_flight[trace.request_id] = _InFlight(request, now_s, measured)
         truth = self._acceptance.get((spec.name, request.text_type))
+        prefix_ids, block_tokens = prompt_blocks(trace, by_session=self._session_prefixes)
         server = self._servers[index]
         server.advance(now_s)
         server.enqueue(
@@ -211,6 +217,9 @@ class Simulation:
                 prompt_tokens=trace.prompt_tokens,
                 # A server ends an answer where its context ends.
                 output_tokens=min(trace.output_tokens, spec.max_context_tokens - trace.prompt_tokens),
+                max_new_tokens=trace.max_output_tokens,
+                prefix_ids=prefix_ids,
+                prefix_block_tokens=block_tokens,
                 accept_length=truth.mean if truth else 1.0,
                 accept_spread=truth.request_spread if truth else 0.0,
                 arrived_s=now_s,
@@ -288,6 +297,7 @@ class Simulation:
                     fate=Fate.DONE,
                     outcome=outcome,
                     energy_j=job.decode_j + job.prefill_j,
+                    cached_tokens=job.cached_tokens,
                 )
             )
 

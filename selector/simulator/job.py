@@ -21,8 +21,13 @@ class Job:
     accept_length: float
     accept_spread: float
     arrived_s: float
+    max_new_tokens: int | None = None
+    """The bound that the client set."""
+    prefix_ids: tuple[Hashable, ...] = ()
+    """Ids of the prompt's blocks (see `prefixcache`); empty: nothing of it is shared."""
+    prefix_block_tokens: int = 0
     cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache."""
+    """Prompt tokens found in the prefix cache, at the first prefill."""
 
     prefill_started_s: float | None = None
     first_token_s: float | None = None
@@ -34,6 +39,10 @@ class Job:
     retractions: int = 0
     _context: int = 0
     """Tokens that its prefill has to put into the KV cache: the prompt, and what a retracted one had generated."""
+    _most_new_tokens: int = 0
+    """Tokens it may generate, by its client, the context and the KV cache."""
+    _held: tuple[Hashable, ...] = ()
+    """Blocks that it holds in the prefix cache."""
     _prefilled: int = 0
     _cumulative: npt.NDArray[np.int64] | None = None
     """Tokens after the first, by verify pass; `None` where each gives one, as without a drafter."""

@@ -69,6 +69,8 @@ class RequestRecord:
     outcome: Outcome | None = None
     energy_j: float = 0.0
     """Its share of decode and prefill energy; idle power belongs to nobody."""
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from selector.core.cost import ArmCost
 from selector.simulator.decoding import Decoding
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.job import Job, Totals
+from selector.simulator.kvcache import KvCache, most_new_tokens
 from selector.simulator.timeline import Stretch
 
 __all__ = ["DEFAULT_CHUNK_TOKENS", "Job", "ServerModel", "Totals"]
@@ -74,6 +75,7 @@ class ServerModel:
         *,
         max_running_requests: int,
         max_kv_tokens: int,
+        max_context_tokens: int | None = None,
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
         start_s: float = 0.0,
         tell: Callable[[Stretch], None] | None = None,
@@ -88,18 +90,17 @@ class ServerModel:
         self.finished: list[Job] = []
         """Jobs that finished since the caller last cleared the list."""
         self.max_running_requests = max_running_requests
-        self.max_kv_tokens = max_kv_tokens
+        self._max_context_tokens = min(max_context_tokens or max_kv_tokens, max_kv_tokens)
         self._draws = draws
         self._chunk_tokens = chunk_tokens
         self._tell = tell
         self._waiting: deque[Job] = deque()
         self._prefill: _Prefill | None = None
-        self._reserved = 0
-        """Tokens in the KV cache of prompts that are not prefilled to their end."""
         self._decoding = Decoding(cost.step, self.totals)
         if tell is not None:
             self._decoding.parts = []
         self._jobs = self._decoding.jobs
+        self._kv = KvCache(max_kv_tokens, self._decoding)
         self._turns = 1
 
     # ---- what is there
@@ -141,8 +142,8 @@ class ServerModel:
 
     @property
     def kv_tokens(self) -> float:
-        """Tokens in the KV cache, as of the last boundary."""
-        return self._decoding.kv_tokens + self._reserved
+        """Tokens of requests in the KV cache, as of the last boundary; a prefix that several share counts once."""
+        return self._kv.tokens
 
     @property
     def busy(self) -> bool:
@@ -154,6 +155,8 @@ class ServerModel:
     def enqueue(self, job: Job, at_s: float) -> None:
         """A request arrives. `advance(at_s)` must have been called before."""
         job._context = job.prompt_tokens
+        most = max(1, self._max_context_tokens - job.prompt_tokens - 1)
+        job._most_new_tokens = most if job.max_new_tokens is None else min(most, job.max_new_tokens)
         self._waiting.append(job)
         if self._prefill is None and not self._jobs:
             self.now_s = max(self.now_s, at_s)
@@ -163,6 +166,7 @@ class ServerModel:
         """A request is aborted, wherever it is; False if it is not here. Tokens already delivered stay counted."""
         job = self._jobs.get(key)
         if job is not None:
+            self._kv.release(job)
             self._decoding.leave(job)
             job._gone = True
             if self._waiting and not self.busy:
@@ -174,7 +178,7 @@ class ServerModel:
             if waiting.key == key:
                 self._waiting.remove(waiting)
                 waiting._gone = True
-                self._reserved -= waiting._prefilled
+                self._drop_prefilled(waiting)
                 return True
         if self._prefill is not None:
             for chunk_job, _ in self._prefill.chunks:
@@ -214,16 +218,16 @@ class ServerModel:
         if not self._jobs:
             return None
         decoding = self._decoding
-        if self._waiting and self._can_admit():
+        if self._waiting and (admits := self._admits()) is not False:
             boundary_s = self.now_s + decoding.step_cost()[0] / 1e3
-            if decoding.next_end() <= decoding.step + 1:
+            if admits is None or decoding.next_end() <= decoding.step + 1:
                 return boundary_s
             # What else may come until then only makes the pass longer.
             job = self._waiting[0]
             todo = min(job._context - job._prefilled, self._chunk_tokens)
             ms, _ = self.cost.prefill.cost(todo, after=job._prefilled)
             return boundary_s + ms / 1e3 * turns_slowdown(self._turns)
-        return self.now_s + decoding.plan(self._room()) / 1e3
+        return self.now_s + decoding.plan(self._kv.room) / 1e3
 
     def advance(self, until_s: float) -> None:
         """Runs every segment that ends by `until_s`. First tokens and ends are appended to the two lists, in order."""
@@ -270,6 +274,7 @@ class ServerModel:
     def _start_prefill(self) -> None:
         """Takes waiting requests in order while places, KV tokens and the chunk budget last."""
         budget = self._chunk_tokens
+        new_tokens = 0
         chunks: list[tuple[Job, int]] = []
         waiting = self._waiting
         places = self.max_running_requests - len(self._jobs)
@@ -277,21 +282,22 @@ class ServerModel:
             job = waiting[0]
             context = job._context
             if job._prefilled == 0:
-                if (self._jobs or chunks) and not self._fits(job):
+                if (self._jobs or chunks) and not self._kv.fits(job, new_tokens):
                     break
-                job._prefilled = min(job.cached_tokens, context - 1)
-                self._reserved += job._prefilled
+                self._kv.take_cached(job)
                 if job.prefill_started_s is None:
                     job.prefill_started_s = self.now_s
             todo = min(context - job._prefilled, budget)
             budget -= todo
             chunks.append((job, todo))
-            self._reserved += todo
+            self._kv.prefilling_tokens += todo
+            new_tokens += most_new_tokens(job, context - job.prompt_tokens)
             waiting.popleft()
             if job._prefilled + todo < context:
                 break
         if not chunks:
             return
+        self._kv.shrink()
         tokens = self._chunk_tokens - budget
         ms, j = self._pass_cost(chunks, tokens)
         seconds = ms / 1e3 * turns_slowdown(self._turns)
@@ -318,12 +324,16 @@ class ServerModel:
         for job, todo in prefill.chunks:
             job._prefilled += todo
             if job._gone:
-                self._reserved -= job._prefilled
+                self._drop_prefilled(job)
             elif job._prefilled < job._context:
                 self._waiting.appendleft(job)
             else:
-                self._reserved -= job._prefilled
                 self._join(job)
+
+    def _drop_prefilled(self, job: Job) -> None:
+        """A request goes before it joins the batch."""
+        self._kv.release(job)
+        self._kv.prefilling_tokens -= job._prefilled
 
     def _spend_on(self, prefill: _Prefill, until_s: float, spent_j: float) -> None:
         totals = self.totals
@@ -337,6 +347,8 @@ class ServerModel:
 
     def _join(self, job: Job) -> None:
         """A prefilled job enters the batch; its first token comes from the prefill itself."""
+        if job.prefix_ids:
+            self._kv.hold(job, len(job.prefix_ids))
         if job.first_token_s is None:
             job.first_token_s = self.now_s
             totals = self.totals
@@ -344,24 +356,22 @@ class ServerModel:
             totals.first_tokens += 1
             self.first_tokens.append(job)
             if job.output_tokens <= 1:
+                self._drop_prefilled(job)
                 self._finish(job)
                 return
             self._draws.draw_for(job, self.cost.verify_tokens)
             job._joined_tokens = 1
+        self._kv.prefilling_tokens -= job._prefilled
         self._decoding.join(job)
 
     # ---- decode
 
-    def _room(self) -> float:
-        """Tokens that the KV cache has left."""
-        return self.max_kv_tokens - self._decoding.kv_tokens - self._reserved
-
     def _decode(self, until_s: float) -> bool:
         """Runs the planned steps that end by `until_s`, one if a request can then be admitted; False if none does."""
         decoding = self._decoding
-        plan_ms = decoding.plan(self._room())
+        plan_ms = decoding.plan(self._kv.room)
         available_ms = (until_s - self.now_s) * 1e3 + _ROUNDING_MS
-        if self._waiting and self._can_admit():
+        if self._waiting and self._admits() is not False:
             took_ms = decoding.run(available_ms, 1)
         elif plan_ms <= available_ms:
             # Not by comparing again what each piece takes: sums round.
@@ -374,9 +384,10 @@ class ServerModel:
             self._tell_of_steps(self._tell)
         self.now_s += took_ms / 1e3
         while (job := decoding.due()) is not None:
+            self._kv.release(job)
             decoding.leave(job)
             self._finish(job)
-        if self._jobs and self.kv_tokens > self.max_kv_tokens:
+        while len(self._jobs) > 1 and self._kv.room < 0:
             self._retract()
         return True
 
@@ -389,14 +400,15 @@ class ServerModel:
             start_s = end_s
         parts.clear()
 
-    def _can_admit(self) -> bool:
+    def _admits(self) -> bool | None:
+        """Whether the first waiting request is taken at the next boundary; `None`: not yet, but decoding may do it."""
         if len(self._jobs) >= self.max_running_requests:
             return False
-        return self._waiting[0]._prefilled > 0 or self._fits(self._waiting[0])
-
-    def _fits(self, job: Job) -> bool:
-        """Its context and the next token fit the free part of the KV cache."""
-        return self._room() >= job._context + 1
+        job = self._waiting[0]
+        if job._prefilled > 0 or self._kv.fits(job, 0):
+            return True
+        # What is reserved for those running shrinks step by step; room does not grow.
+        return None if self._kv.needs(job) < self._kv.room else False
 
     def _finish(self, job: Job) -> None:
         job.finished_s = self.now_s
@@ -405,16 +417,20 @@ class ServerModel:
         self.finished.append(job)
 
     def _retract(self) -> None:
-        """The KV cache is full: the youngest running job goes back to the queue's head, as SGLang does."""
-        if len(self._jobs) == 1:
-            return
-        job = next(reversed(self._jobs.values()))
-        delivered = job.delivered(self.step)
+        """The KV cache is full: who has generated least, of those the longest prompt, goes back to the queue's end.
+
+        (`ScheduleBatch.retract_decode` of SGLang 0.5.23.)
+        """
+        step = self.step
+        job = min(self._jobs.values(), key=lambda running: (running.delivered(step), -running.prompt_tokens))
+        delivered = job.delivered(step)
+        self._kv.release(job)
         self._decoding.leave(job)
+        self._kv.retracted()
         job._joined_tokens = delivered
         # Its prefill computes anew what it had generated.
         job._context = job.prompt_tokens + delivered
         job._prefilled = 0
         job.retractions += 1
         self.totals.retractions += 1
-        self._waiting.appendleft(job)
+        self._waiting.append(job)
