@@ -41,6 +41,11 @@ class TraceRequest:
     """`None` where the trace does not say."""
     slo_class: str | None = None
     session_key: str | None = None
+    prefix_hashes: tuple[int, ...] = ()
+    """Ids of the prompt's blocks in order, the last one perhaps part full. Equal leading ids are an equal prefix; an id
+    means the same text only within one trace. Empty where the trace does not say."""
+    prefix_block_tokens: int | None = None
+    """Tokens of a block of `prefix_hashes`; `None` without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
