@@ -211,10 +211,7 @@ def backend_spec(fleet: Fleet, index: int, where: str, profiles: dict[str, Profi
         cost=profile.cost(backend.arm),
         max_running_requests=backend.max_running_requests,
         max_kv_tokens=backend.max_kv_tokens,
-        # A server refuses what its KV cache could not hold either.
-        max_context_tokens=min(
-            backend.max_context_tokens, arm.max_context_tokens or backend.max_context_tokens, backend.max_kv_tokens
-        ),
+        max_context_tokens=min(backend.max_context_tokens, arm.max_context_tokens or backend.max_context_tokens),
         cannot_serve=frozenset(arm.cannot_serve),
     )
 

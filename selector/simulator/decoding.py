@@ -14,9 +14,11 @@ either pace.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import inf
+from typing import NamedTuple
 
 from selector.core.contention import turns_energy, turns_slowdown
 from selector.core.cost import StepCost
@@ -25,7 +27,7 @@ from selector.simulator.series import series, steps_within
 
 Piece = tuple[int, float, float, float, float, bool]
 """Steps in which nothing but the context changes, linearly: how many; ms of the first, and by how much each is longer
-than the one before; J likewise; whether the first lies inside the measured cells. Many are made, hence a plain tuple."""
+than the one before; J likewise; whether the first is inside the measured cells. Many are made, hence a plain tuple."""
 
 
 @dataclass(slots=True)
@@ -40,20 +42,33 @@ class _Begun:
     """What the other part took."""
 
 
-@dataclass(slots=True)
-class _Lines:
-    """The step cost of one batch over the context."""
+class _Lines(NamedTuple):
+    """The step cost of one batch over the context, as a chain of lines."""
 
-    lines: Sequence[tuple[float, float, float, float, float]]
-    covered_from: float
-    covered_to: float
+    starts: list[float]
+    """Contexts where the cost bends, or measured cells begin or end."""
+    lines: list[tuple[float, float, float, float, float, bool]]
+    """From each of them on: its context, ms there, ms per token beyond, J, J per token, and whether it was measured."""
+
+
+def _lines_of(cost: StepCost, batch: int) -> _Lines:
+    knots, known = cost.context_knots, cost.lines(batch)
+    low, high = cost.covered_contexts(batch) or (inf, inf)
+    starts = sorted({*knots, *(edge for edge in (low, high) if edge < inf)})
+    lines = []
+    for start in starts:
+        knot, ms, ms_per_token, j, j_per_token = known[bisect_right(knots, start) - 1]
+        beyond = start - knot
+        covered = low <= start < high or (start == high and low == high)
+        lines.append((start, ms + ms_per_token * beyond, ms_per_token, j + j_per_token * beyond, j_per_token, covered))
+    return _Lines(starts, lines)
 
 
 class Decoding:
     """The running requests of a server, in the order in which they joined."""
 
     __slots__ = (
-        "_begun", "_cost", "_ends", "_energy_frac", "_knots", "_lines_of", "_pieces", "_sequence", "_share_j",
+        "_begun", "_cost", "_ends", "_energy_frac", "_lines_of", "_pieces", "_sequence", "_share_j",
         "_slowdown", "_totals", "growth", "jobs", "kv_tokens", "parts", "plan_ms", "plan_steps", "step",
     )  # fmt: skip
 
@@ -73,7 +88,6 @@ class Decoding:
         """The plan; empty when it has to be made anew."""
         self._begun: _Begun | None = None
         self._cost = cost
-        self._knots = cost.context_knots
         self._lines_of: dict[int, _Lines] = {}
         self._totals = totals
         self._ends: list[tuple[int, int, Job]] = []
@@ -159,16 +173,15 @@ class Decoding:
     def _whole_step(self) -> tuple[float, float]:
         batch = len(self.jobs)
         context = self.kv_tokens / batch
-        knot, ms, ms_per_token, j, j_per_token = self._lines(batch).lines[bisect_right(self._knots, context) - 1]
-        beyond = context - knot
+        starts, lines = self._lines(batch)
+        start, ms, ms_per_token, j, j_per_token, _ = lines[bisect_right(starts, context) - 1]
+        beyond = context - start
         return (ms + ms_per_token * beyond) * self._slowdown, (j + j_per_token * beyond) * self._energy_frac
 
     def _lines(self, batch: int) -> _Lines:
         found = self._lines_of.get(batch)
         if found is None:
-            low, high = self._cost.covered_contexts(batch) or (1.0, 0.0)
-            tolerance = 1e-6 * (1.0 + high)
-            found = self._lines_of[batch] = _Lines(self._cost.lines(batch), low - tolerance, high + tolerance)
+            found = self._lines_of[batch] = _lines_of(self._cost, batch)
         return found
 
     def plan(self, room_tokens: float) -> float:
@@ -184,37 +197,46 @@ class Decoding:
         if room_tokens < steps * growth:
             steps = max(1, int(room_tokens / growth))
         context, rise = self.kv_tokens / batch, growth / batch
-        cost = self._lines(batch)
-        lines, knots, slowdown, energy_frac = cost.lines, self._knots, self._slowdown, self._energy_frac
+        starts, lines = self._lines(batch)
+        slowdown, energy_frac = self._slowdown, self._energy_frac
         pieces: list[Piece] = []
         plan_ms = 0.0
         left = steps
+        line = bisect_right(starts, context) - 1
         if self._begun is not None:
             ms, j = self.step_cost()
-            pieces.append((1, ms, 0.0, j, 0.0, cost.covered_from <= context <= cost.covered_to))
+            pieces.append((1, ms, 0.0, j, 0.0, lines[line][5]))
             plan_ms += ms
             left -= 1
             context += rise
-        line = bisect_right(knots, context) - 1
         while left:
-            knot, ms, ms_per_token, j, j_per_token = lines[line]
-            beyond = context - knot
-            line += 1
+            while line + 1 < len(starts) and starts[line + 1] <= context:
+                line += 1
+            start, ms, ms_per_token, j, j_per_token, covered = lines[line]
+            beyond = context - start
             count = left
-            if line < len(knots) and context + rise * left > knots[line]:
-                count = min(left, int((knots[line] - context) / rise) + 1)
+            if line + 1 < len(starts) and context + rise * left > starts[line + 1]:
+                count = min(left, int((starts[line + 1] - context) / rise) + 1)
             ms = (ms + ms_per_token * beyond) * slowdown
             slope_ms = ms_per_token * rise * slowdown
-            covered = cost.covered_from <= context <= cost.covered_to
             j, slope_j = (j + j_per_token * beyond) * energy_frac, j_per_token * rise * energy_frac
             pieces.append((count, ms, slope_ms, j, slope_j, covered))
             plan_ms += count * (ms + slope_ms * (count - 1) / 2)
             left -= count
             context += rise * count
-            while line + 1 < len(knots) and knots[line + 1] < context:
-                line += 1
         self._pieces, self.plan_steps, self.plan_ms = pieces, steps, plan_ms
         return plan_ms
+
+    def time_of(self, room_tokens: float, most_steps: int) -> float:
+        """The ms that the plan takes, or its first `most_steps` if there are more."""
+        self.plan(room_tokens)
+        took_ms, left = 0.0, most_steps
+        for steps, ms, slope_ms, _, _, _ in self._pieces:
+            took_ms += series(min(steps, left), ms, slope_ms)
+            left -= steps
+            if left <= 0:
+                break
+        return took_ms
 
     # ---- steps are done
 

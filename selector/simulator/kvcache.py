@@ -11,6 +11,8 @@ the end of the context. Prefixes that no request uses any more take only what is
 
 from __future__ import annotations
 
+import math
+
 from selector.simulator.decoding import Decoding
 from selector.simulator.job import Job
 from selector.simulator.prefixcache import PrefixCache, block_sizes
@@ -25,13 +27,16 @@ _STEPS_AHEAD = 20
 class KvCache:
     """Tokens of a server's requests. Those running are counted by the batch itself."""
 
-    __slots__ = ("_decoding", "_prefixes", "_ratio", "_ratio_step", "max_tokens", "prefilling_tokens")
+    __slots__ = (
+        "_decoding", "_prefixes", "_ratio", "_ratio_step", "_verify_tokens", "max_tokens", "prefilling_tokens",
+    )  # fmt: skip
 
-    def __init__(self, max_tokens: int, decoding: Decoding) -> None:
+    def __init__(self, max_tokens: int, decoding: Decoding, verify_tokens: int) -> None:
         self.max_tokens = max_tokens
         self.prefilling_tokens = 0
         """Of prompts that are not prefilled to their end."""
         self._decoding = decoding
+        self._verify_tokens = verify_tokens
         self._prefixes = PrefixCache()
         self._ratio = _FIRST_RATIO
         self._ratio_step = 0
@@ -56,12 +61,40 @@ class KvCache:
         room = self.room - self.needs(job) - ahead_tokens
         if room <= 0:
             return False
-        decoding = self._decoding
-        ratio = max(_LEAST_RATIO, self._ratio - _DECAY_PER_STEP * (decoding.step - self._ratio_step))
-        if len(decoding.jobs) * MOST_RESERVED_TOKENS * ratio < room:
+        ratio = self._new_token_ratio()
+        if len(self._decoding.jobs) * MOST_RESERVED_TOKENS * ratio < room:
             return True
-        step = decoding.step
-        return ratio * sum(most_new_tokens(one, one.delivered(step)) for one in decoding.jobs.values()) < room
+        return ratio * self._reserved() < room
+
+    def steps_to_wait(self, job: Job) -> int | None:
+        """Decode steps for which a request that does not fit certainly does not, at least 1.
+
+        `None`: for as long as nobody leaves. Of k steps, each takes the decay from r and at most w tokens per request
+        from what is reserved, and the requests' growth from the room:
+
+            (r − d k) (R − b w k) < room − g k        a quadratic, whose lower root is the answer
+        """
+        room = self.room - self.needs(job)
+        if room <= 0:
+            return None
+        decoding = self._decoding
+        shrinking = len(decoding.jobs) * self._verify_tokens
+        ratio, reserved = self._new_token_ratio(), self._reserved()
+        square = _DECAY_PER_STEP * shrinking
+        half = (ratio * shrinking + _DECAY_PER_STEP * reserved - decoding.growth) / 2
+        short = ratio * reserved - room
+        discriminant = half * half - square * short
+        if half <= 0 or discriminant < 0:
+            return None
+        return max(1, int((half - math.sqrt(discriminant)) / square))
+
+    def _new_token_ratio(self) -> float:
+        return max(_LEAST_RATIO, self._ratio - _DECAY_PER_STEP * (self._decoding.step - self._ratio_step))
+
+    def _reserved(self) -> int:
+        """Σ m of the running requests."""
+        step = self._decoding.step
+        return sum([most_new_tokens(job, job.delivered(step)) for job in self._decoding.jobs.values()])
 
     def retracted(self) -> None:
         """A request was retracted: sets r by those that are left."""

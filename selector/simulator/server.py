@@ -100,7 +100,7 @@ class ServerModel:
         if tell is not None:
             self._decoding.parts = []
         self._jobs = self._decoding.jobs
-        self._kv = KvCache(max_kv_tokens, self._decoding)
+        self._kv = KvCache(max_kv_tokens, self._decoding, cost.verify_tokens)
         self._turns = 1
 
     # ---- what is there
@@ -218,9 +218,12 @@ class ServerModel:
         if not self._jobs:
             return None
         decoding = self._decoding
-        if self._waiting and (admits := self._admits()) is not False:
+        after = self._admission_after() if self._waiting else -1
+        if after > 0:
+            return self.now_s + decoding.time_of(self._kv.room, after) / 1e3
+        if after == 0:
             boundary_s = self.now_s + decoding.step_cost()[0] / 1e3
-            if admits is None or decoding.next_end() <= decoding.step + 1:
+            if decoding.next_end() <= decoding.step + 1:
                 return boundary_s
             # What else may come until then only makes the pass longer.
             job = self._waiting[0]
@@ -367,12 +370,13 @@ class ServerModel:
     # ---- decode
 
     def _decode(self, until_s: float) -> bool:
-        """Runs the planned steps that end by `until_s`, one if a request can then be admitted; False if none does."""
+        """Runs planned steps that end by `until_s`, up to where a request may be taken; False if none ends by then."""
         decoding = self._decoding
         plan_ms = decoding.plan(self._kv.room)
         available_ms = (until_s - self.now_s) * 1e3 + _ROUNDING_MS
-        if self._waiting and self._admits() is not False:
-            took_ms = decoding.run(available_ms, 1)
+        after = self._admission_after() if self._waiting else -1
+        if after >= 0:
+            took_ms = decoding.run(available_ms, max(1, after))
         elif plan_ms <= available_ms:
             # Not by comparing again what each piece takes: sums round.
             took_ms = decoding.run(inf, decoding.plan_steps)
@@ -400,15 +404,15 @@ class ServerModel:
             start_s = end_s
         parts.clear()
 
-    def _admits(self) -> bool | None:
-        """Whether the first waiting request is taken at the next boundary; `None`: not yet, but decoding may do it."""
+    def _admission_after(self) -> int:
+        """Steps until the first waiting request may be taken, 0: at the next boundary; -1: not before one leaves."""
         if len(self._jobs) >= self.max_running_requests:
-            return False
+            return -1
         job = self._waiting[0]
         if job._prefilled > 0 or self._kv.fits(job, 0):
-            return True
-        # What is reserved for those running shrinks step by step; room does not grow.
-        return None if self._kv.needs(job) < self._kv.room else False
+            return 0
+        steps = self._kv.steps_to_wait(job)
+        return -1 if steps is None else steps
 
     def _finish(self, job: Job) -> None:
         job.finished_s = self.now_s
