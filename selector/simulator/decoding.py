@@ -136,9 +136,9 @@ class Decoding:
 
     def due(self) -> Job | None:
         """A request that has its last token, if there is one."""
-        if not self.jobs or self.next_end() > self.step:
-            return None
-        return self._ends[0][2]
+        if self.jobs and self.next_end() <= self.step:
+            return self._ends[0][2]
+        return None
 
     def next_end(self) -> int:
         """The step after which the next request leaves. The batch must not be empty."""

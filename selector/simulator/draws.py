@@ -27,7 +27,7 @@ from selector.simulator.job import Job
 _TABLE_POINTS = 1025
 _CUT_DEVIATIONS = 2.5
 _BLOCK_KEYS = 32
-_BLOCK_STEPS = 128
+_BLOCK_STEPS = 256
 _KEPT_BLOCKS = 64
 _OWN_STREAM = 1
 """Counter word that tells a request's own stream from the one of its block."""
@@ -92,7 +92,8 @@ class AcceptDraws:
             return np.minimum(every, tokens), int(every[-1]) - tokens
         # P(at least k leading drafts survive) = p^k, so their number is floor(e / −ln p) with e ~ Exp(1).
         scale = -1.0 / math.log(survival)
-        want = min(int(tokens / own * 1.15) + 8, _BLOCK_STEPS)
+        expected = tokens / own
+        want = min(int(expected + 3.0 * math.sqrt(expected)) + 8, _BLOCK_STEPS)
         cumulative = _delivered(exponential[row, :want], scale, verify_tokens)
         if cumulative[-1] < tokens:
             cumulative = self._drawn_further(draw_key, cumulative, tokens, own, scale, verify_tokens)

@@ -49,7 +49,9 @@ class KvCache:
     @property
     def room(self) -> float:
         """Tokens left, those of unused prefixes included."""
-        return self.max_tokens - self.tokens
+        # `tokens` in place: asked for at every change.
+        used = self._decoding.kv_tokens + self.prefilling_tokens - self._prefixes.shared_tokens
+        return self.max_tokens - used
 
     def needs(self, job: Job) -> int:
         """Tokens that a request adds: its prompt, unless others hold a part of it, and what it may generate."""
@@ -134,7 +136,8 @@ class KvCache:
 
     def shrink(self) -> None:
         """Unused prefixes give way to what requests took."""
-        self._prefixes.shrink(self.room)
+        if self._prefixes.unused_tokens:
+            self._prefixes.shrink(self.room)
 
 
 def most_new_tokens(job: Job, generated: int) -> int:

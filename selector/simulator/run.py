@@ -59,13 +59,13 @@ class Fate(StrEnum):
     """Still waiting or running when the run ended; a target is counted as missed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class RequestRecord:
     """How one request went. Only one that is done has an `outcome`."""
 
     request: SimulatedRequest
     arrived_s: float
-    fate: Fate
+    fate: Fate = Fate.UNFINISHED
     outcome: Outcome | None = None
     energy_j: float = 0.0
     """Its share of decode and prefill energy; idle power belongs to nobody."""

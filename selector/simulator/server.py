@@ -102,6 +102,7 @@ class ServerModel:
         self._jobs = self._decoding.jobs
         self._kv = KvCache(max_kv_tokens, self._decoding, cost.verify_tokens)
         self._turns = 1
+        self._slowdown = self._energy_frac = 1.0
 
     # ---- what is there
 
@@ -195,9 +196,10 @@ class ServerModel:
         if prefill is not None:
             prefill.todo_frac, prefill.spent_j = prefill.at(at_s)
             prefill.since_s = max(prefill.since_s, at_s)
-            prefill.seconds *= turns_slowdown(busy_servers) / turns_slowdown(self._turns)
-            prefill.energy_j *= turns_energy(busy_servers) / turns_energy(self._turns)
+            prefill.seconds *= turns_slowdown(busy_servers) / self._slowdown
+            prefill.energy_j *= turns_energy(busy_servers) / self._energy_frac
         self._turns = busy_servers
+        self._slowdown, self._energy_frac = turns_slowdown(busy_servers), turns_energy(busy_servers)
         self._decoding.take_turns(busy_servers, 0.0 if prefill is not None else (at_s - self.now_s) * 1e3)
 
     def next_boundary_s(self) -> float | None:
@@ -229,7 +231,7 @@ class ServerModel:
             job = self._waiting[0]
             todo = min(job._context - job._prefilled, self._chunk_tokens)
             ms, _ = self.cost.prefill.cost(todo, after=job._prefilled)
-            return boundary_s + ms / 1e3 * turns_slowdown(self._turns)
+            return boundary_s + ms / 1e3 * self._slowdown
         return self.now_s + decoding.plan(self._kv.room) / 1e3
 
     def advance(self, until_s: float) -> None:
@@ -303,8 +305,8 @@ class ServerModel:
         self._kv.shrink()
         tokens = self._chunk_tokens - budget
         ms, j = self._pass_cost(chunks, tokens)
-        seconds = ms / 1e3 * turns_slowdown(self._turns)
-        self._prefill = _Prefill(chunks, tokens, self.now_s, seconds, j * turns_energy(self._turns), self.now_s)
+        seconds = ms / 1e3 * self._slowdown
+        self._prefill = _Prefill(chunks, tokens, self.now_s, seconds, j * self._energy_frac, self.now_s)
 
     def _pass_cost(self, chunks: list[tuple[Job, int]], tokens: int) -> tuple[float, float]:
         """(ms, J) of one forward pass over the chunks, alone on the GPU."""

@@ -109,7 +109,9 @@ def test_jumping_is_the_same_as_stepping(
     assert jumping.step == stepping.step
     assert jumping.now_s == pytest.approx(stepping.now_s, rel=1e-9)
     assert jumping.totals.decode_j == pytest.approx(stepping.totals.decode_j, rel=1e-9)
-    assert jumping.totals.extrapolated_j == pytest.approx(stepping.totals.extrapolated_j, rel=1e-6)
+    # A step exactly on the edge of the measured cells falls to either side by rounding.
+    edge_j = 2 * jumping.cost.step.step(12, 12_000)[1]
+    assert jumping.totals.extrapolated_j == pytest.approx(stepping.totals.extrapolated_j, rel=1e-6, abs=edge_j)
     assert jumping.totals.retractions == stepping.totals.retractions
     for one, other in zip(jumped, stepped, strict=True):
         assert one.finished_s == pytest.approx(other.finished_s, rel=1e-9)
