@@ -27,6 +27,7 @@ from selector.errors import DomainError
 
 _BISECTION_STEPS = 60
 _CURVE_LINES = 1024
+_PLACE_OF = {text_type: place for place, text_type in enumerate(TEXT_TYPES)}
 
 
 def accept_length_of(survival_rate: float, verify_tokens: int) -> float:
@@ -238,8 +239,12 @@ class AcceptanceModel:
             self.refused_samples += 1
             return False
         keep = 0.5 ** (verify_passes / self._half_life_passes)
-        self._estimates[arm][text_type].add(verify_passes, verify_passes + accepted_drafts, keep)
-        self._derive(arm)
+        estimate = self._estimates[arm][text_type]
+        estimate.add(verify_passes, verify_passes + accepted_drafts, keep)
+        inverse, means = self._inverse_means[arm], self._means[arm]
+        inverse[_PLACE_OF[text_type]] = 1.0 / estimate.mean
+        means[text_type] = estimate.mean
+        means[UNKNOWN_TEXT_TYPE] = len(inverse) / math.fsum(inverse)
         self.samples += 1
         return True
 

@@ -78,7 +78,7 @@ class BackendView:
     """One backend as the tracker knows it now.
 
     Counts include what the router itself has dispatched since the last poll, so two requests in the same millisecond
-    see each other; polled signals are from `polled_s`.
+    see each other; what only polls tell is as old as the last poll.
     """
 
     name: str
@@ -98,8 +98,6 @@ class BackendView:
     max_running_requests: int
     max_kv_tokens: int
     max_context_tokens: int
-    polled_s: float | None = None
-    """When the last poll was answered, on the clock of `FleetView.now_s`; `None` before the first."""
     settings: Mapping[str, float] = field(default_factory=lambda: _NO_SETTINGS)
     """Live settings of the arm (such as a verify budget) in force."""
 

@@ -100,7 +100,7 @@ def router_summary(state: RouterState) -> dict[str, Any]:
                 "own_in_flight": controller.tracker.in_flight(view.name),
                 "waiting": view.waiting,
                 "kv_tokens": view.kv_tokens,
-                "polled_age_s": None if view.polled_s is None else now_s - view.polled_s,
+                "polled_age_s": _age_s(controller.tracker.polled_s(view.name), now_s),
                 "groups": view.groups,
             }
             for view, watched in _backends(state)
@@ -236,6 +236,10 @@ async def _abort(state: RouterState, body: bytes) -> Response:
 def _backends(state: RouterState) -> list[tuple[BackendView, WatchedBackend]]:
     views = state.dispatcher.controller.tracker.view(state.now_s()).backends
     return [(view, state.watch.backends[view.name]) for view in views]
+
+
+def _age_s(then_s: float | None, now_s: float) -> float | None:
+    return None if then_s is None else now_s - then_s
 
 
 def _same(values: list[str | None]) -> str | None:

@@ -1,16 +1,26 @@
-"""Runs one policy on one trace over one fleet, event by event.
+"""Runs one policy on one load over one fleet, event by event.
 
-Events at the same instant happen in this order: servers (first tokens, ends), polls, arrivals. A policy therefore sees
-what had happened by the time a request came, and polled signals as old as the poll interval makes them; it never sees
-an output length. Energy of a GPU is its servers' decode and prefill energy and idle power whenever none of them works.
+Events at the same instant happen in this order:
+
+    servers     first tokens and ends, by the backend's place in the fleet
+    marks       the two ends of the measured window, the end of the run
+    polls       every backend's load, by its place in the fleet
+    arrivals    in the order of the load
+
+A policy therefore sees what had happened by the time a request came, and polled signals as old as the poll interval
+makes them; it never sees an output length. Energy of a GPU is its servers' decode and prefill energy and idle power
+whenever none of them works.
+
+Randomness comes in streams of their own: the text types of a trace (`files.trace`), the accept lengths of each request
+(`draws`, from `seed`), and the policy's (`PolicyContext.seed`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
-from math import inf
+from math import ceil, inf
 
 from selector.core.acceptance import AcceptancePrior
 from selector.core.controller import Controller
@@ -18,74 +28,17 @@ from selector.core.eligibility import can_ever_serve
 from selector.core.policy import BackendSpec, Policy, PolicyContext
 from selector.core.tracker import LoadSignal
 from selector.core.types import Finish, Outcome, RequestView
-from selector.errors import PolicyError
-from selector.files.trace import TraceRequest
+from selector.errors import PolicyError, SimulationError
+from selector.simulator.arrivals import Arrivals, Load, OpenLoop
+from selector.simulator.boards import Boards
 from selector.simulator.draws import AcceptDraws
+from selector.simulator.meter import Meter
+from selector.simulator.prefixcache import prompt_blocks
+from selector.simulator.run import WHOLE_RUN, Fate, RequestRecord, Run, SimulatedRequest, Window
 from selector.simulator.server import Job, ServerModel
+from selector.simulator.timeline import Recorder
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedRequest:
-    """A trace request with what the run adds to it."""
-
-    trace: TraceRequest
-    text_type: str
-    """The true one: it decides what is accepted."""
-    slo_class: str
-    tbt_target_ms: float | None
-    seen_text_type: str | None = None
-    """What the policy is told; `None` tells it the truth."""
-    seen_text_probabilities: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRecord:
-    """How one request went. `outcome` is `None` for a rejected one."""
-
-    request: SimulatedRequest
-    outcome: Outcome | None
-    energy_j: float = 0.0
-    """Its share of decode and prefill energy; idle power belongs to nobody."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Run:
-    """A finished simulation."""
-
-    records: list[RequestRecord] = field(default_factory=list)
-    dropped: int = 0
-    """Requests over every backend's context, which no policy saw."""
-    decisions_by_arm: dict[str, int] = field(default_factory=dict)
-    decode_j: float = 0.0
-    prefill_j: float = 0.0
-    idle_j: float = 0.0
-    extrapolated_j: float = 0.0
-    accepted_tokens: int = 0
-    duration_s: float = 0.0
-    retractions: int = 0
-
-
-class _Gpu:
-    """Idle time of one GPU: whenever none of its servers works."""
-
-    __slots__ = ("busy", "idle_s", "idle_w", "servers", "since_s")
-
-    def __init__(self) -> None:
-        self.servers: list[int] = []
-        self.busy = 0
-        self.idle_s = 0.0
-        self.idle_w = 0.0
-        self.since_s = 0.0
-
-    def started(self, at_s: float) -> None:
-        if self.busy == 0:
-            self.idle_s += at_s - self.since_s
-        self.busy += 1
-
-    def stopped(self, at_s: float) -> None:
-        self.busy -= 1
-        if self.busy == 0:
-            self.since_s = at_s
+__all__ = ["Fate", "RequestRecord", "Run", "SimulatedRequest", "Simulation", "Window"]
 
 
 class Simulation:
@@ -99,63 +52,127 @@ class Simulation:
         *,
         seed: int = 0,
         poll_interval_s: float = 0.5,
+        session_prefixes: bool = False,
+        recorder: Recorder | None = None,
     ) -> None:
+        """`session_prefixes` takes prompts of one session to begin alike (see `prefixcache.prompt_blocks`)."""
         self._controller = Controller(context, policy)
         self._specs: tuple[BackendSpec, ...] = context.backends
-        self._acceptance = acceptance
-        self._largest_context = max(spec.max_context_tokens for spec in context.backends)
+        texts = {text for _, text in acceptance}
+        self._truths: list[dict[str, AcceptancePrior]] = [
+            {text: acceptance[spec.name, text] for text in texts if (spec.name, text) in acceptance}
+            for spec in context.backends
+        ]
+        # A server refuses what neither its context nor its KV cache could hold, and ends an answer there.
+        self._longest = [min(spec.max_context_tokens, spec.max_kv_tokens) for spec in context.backends]
+        self._longest_of_all = max(self._longest)
         self._poll_interval_s = poll_interval_s
+        self._session_prefixes = session_prefixes
         draws = AcceptDraws(seed)
         self._servers = [
             ServerModel(
-                spec.cost, draws, max_running_requests=spec.max_running_requests, max_kv_tokens=spec.max_kv_tokens
+                spec.cost,
+                draws,
+                max_running_requests=spec.max_running_requests,
+                max_kv_tokens=spec.max_kv_tokens,
+                max_context_tokens=spec.max_context_tokens,
+                tell=partial(recorder.worked, spec.name) if recorder is not None else None,
             )
             for spec in self._specs
         ]
         self._index = {spec.name: index for index, spec in enumerate(self._specs)}
-        self._gpus: dict[str, _Gpu] = {}
-        for index, spec in enumerate(self._specs):
-            for gpu in spec.gpus:
-                self._gpus.setdefault(gpu, _Gpu()).servers.append(index)
-        for shared in self._gpus.values():
-            shared.idle_w = self._specs[shared.servers[0]].cost.idle.watts(len(shared.servers))
+        self._boards = Boards(self._specs, recorder)
         self._working = [False] * len(self._servers)
         self._heap: list[tuple[float, int, int]] = []
         self._version = [0] * len(self._servers)
-        self._in_flight: dict[str, SimulatedRequest] = {}
+        self._unpolled: set[int] = set()
+        """Servers where something happened since the last poll."""
+        self._in_flight: dict[str, RequestRecord] = {}
+        self._measured_in_flight = 0
+        self._window = WHOLE_RUN
+        self._arrivals: Arrivals = OpenLoop(()).start()
         self._run = Run(decisions_by_arm={spec.arm: 0 for spec in self._specs})
 
-    def run(self, requests: Sequence[SimulatedRequest]) -> Run:
-        """Runs `requests`, which must be in order of arrival, to the last token."""
+    def run(
+        self,
+        load: Load | Sequence[SimulatedRequest],
+        *,
+        window: Window = WHOLE_RUN,
+        until_s: float = inf,
+    ) -> Run:
+        """Runs `load` (a sequence is an `OpenLoop`) to the last token, or to `until_s`.
+
+        With a window that ends, the run ends when every request that arrived in it has. Once per simulation.
+
+        Raises what the policy raises, `PolicyError` when it breaks its contract, and `SimulationError` when requests
+        wait on servers that do nothing more.
+        """
+        self._arrivals = arrivals = (OpenLoop(load) if isinstance(load, Sequence) else load).start()
+        self._window = window
+        heap, version = self._heap, self._version
+        meter = Meter(self._servers, self._boards, self._run)
+        marks = sorted(mark for mark in {window.from_s, window.to_s, until_s} if 0.0 < mark < inf)
+        next_mark_s = marks[0] if marks else inf
+        if window.from_s == 0.0:
+            meter.begin(0.0)
+        polls = 1
         next_poll_s = self._poll_interval_s
-        arrived = 0
         now_s = 0.0
-        heap = self._heap
         while True:
-            while heap and heap[0][2] != self._version[heap[0][1]]:
+            while heap and heap[0][2] != version[heap[0][1]]:
                 heappop(heap)
             server_s = heap[0][0] if heap else inf
-            arrival_s = requests[arrived].trace.arrival_s if arrived < len(requests) else inf
+            arrival_s = arrivals.next_s
             if server_s == inf and arrival_s == inf:
+                if self._in_flight:
+                    raise SimulationError(self._stalled(now_s))
                 break
-            if server_s <= arrival_s and server_s <= next_poll_s:
+            if server_s <= arrival_s and server_s <= next_poll_s and server_s <= next_mark_s:
                 index = heap[0][1]
                 now_s = server_s
                 self._servers[index].advance(server_s)
                 self._settle(index)
+            elif next_mark_s <= next_poll_s and next_mark_s <= arrival_s:
+                now_s = next_mark_s
+                marks.pop(0)
+                self._advance_all(now_s)
+                if now_s == window.from_s:
+                    meter.begin(now_s)
+                if now_s == window.to_s:
+                    meter.end(now_s)
+                if now_s == until_s:
+                    break
+                next_mark_s = marks[0] if marks else inf
             elif next_poll_s <= arrival_s:
                 now_s = next_poll_s
                 self._poll(next_poll_s)
-                next_poll_s += self._poll_interval_s
+                polls += 1
+                quiet_s = min(server_s, arrival_s, next_mark_s)
+                if quiet_s < inf:
+                    # Until then no poll has anything to tell.
+                    polls = max(polls, ceil(quiet_s / self._poll_interval_s))
+                next_poll_s = polls * self._poll_interval_s
             else:
-                now_s = arrival_s
-                self._arrive(requests[arrived], arrival_s, arrived)
-                arrived += 1
-        self._close(now_s)
+                # A client of a closed loop may be free since the rounding of an instant ago.
+                now_s = max(now_s, arrival_s)
+                arrived = arrivals.take()
+                if arrived is not None:
+                    self._arrive(arrived[1], now_s, arrived[0])
+            if now_s >= window.to_s and self._measured_in_flight == 0:
+                break
+        self._close(meter, now_s)
         return self._run
 
     def _arrive(self, request: SimulatedRequest, now_s: float, draw_key: int) -> None:
         trace = request.trace
+        measured = self._measures(now_s)
+        run = self._run
+        if not measured:
+            run.outside += 1
+        if trace.prompt_tokens + trace.output_tokens > self._longest_of_all:
+            run.dropped += measured
+            self._arrivals.ended(now_s)
+            return
         seen = request.seen_text_type or request.text_type
         view = RequestView(
             request_id=trace.request_id,
@@ -169,82 +186,89 @@ class Simulation:
             tbt_target_ms=request.tbt_target_ms,
             session_key=trace.session_key,
         )
-        if trace.prompt_tokens + trace.output_tokens > self._largest_context:
-            self._run.dropped += 1
-            return
         decision = self._controller.decide(view, now_s)
         if decision.backend is None:
-            self._run.records.append(RequestRecord(request=request, outcome=None))
+            self._arrivals.ended(now_s, refused=True)
+            if measured:
+                run.rejected += 1
+                run.records.append(RequestRecord(request, now_s, Fate.REJECTED))
             return
         index = self._index[decision.backend]
         spec = self._specs[index]
         if not can_ever_serve(view, spec):
             problem = f"sent {trace.request_id} ({trace.prompt_tokens} prompt tokens) to {spec.name}, unfit for it"
             raise PolicyError("policy", problem, "choose among selector.core.eligibility.eligible")
-        self._run.decisions_by_arm[spec.arm] += 1
-        self._in_flight[trace.request_id] = request
-        truth = self._acceptance.get((spec.name, request.text_type))
+        if measured:
+            run.decisions_by_arm[spec.arm] += 1
+            self._measured_in_flight += 1
+        self._in_flight[trace.request_id] = RequestRecord(request, now_s)
+        job = Job(
+            key=trace.request_id,
+            draw_key=draw_key,
+            prompt_tokens=trace.prompt_tokens,
+            output_tokens=min(trace.output_tokens, self._longest[index] - trace.prompt_tokens),
+            max_new_tokens=trace.max_output_tokens,
+            accept_length=1.0,
+            accept_spread=0.0,
+            arrived_s=now_s,
+        )
+        truth = self._truths[index].get(request.text_type)
+        if truth is not None:
+            job.accept_length, job.accept_spread = truth.mean, truth.request_spread
+        if trace.prefix_hashes or self._session_prefixes:
+            job.prefix_ids, job.prefix_block_tokens = prompt_blocks(trace, by_session=self._session_prefixes)
         server = self._servers[index]
         server.advance(now_s)
-        server.enqueue(
-            Job(
-                key=trace.request_id,
-                draw_key=draw_key,
-                prompt_tokens=trace.prompt_tokens,
-                # A server ends an answer where its context ends.
-                output_tokens=min(trace.output_tokens, spec.max_context_tokens - trace.prompt_tokens),
-                accept_length=truth.mean if truth else 1.0,
-                accept_spread=truth.request_spread if truth else 0.0,
-                arrived_s=now_s,
-            ),
-            now_s,
-        )
+        server.enqueue(job, now_s)
         self._settle(index)
 
     def _settle(self, index: int) -> None:
         """Takes what a server has to tell after it advanced, and schedules its next event."""
         server = self._servers[index]
+        self._unpolled.add(index)
         if server.finished:
             for job in server.finished:
                 self._end(job, index)
             server.finished.clear()
-        server.first_tokens.clear()
-        if server.busy != self._working[index]:
-            self._changed(index, server.busy)
-        self._schedule(index)
-
-    def _schedule(self, index: int) -> None:
-        self._version[index] += 1
-        event_s = self._servers[index].next_event_s()
+        if server.first_tokens:
+            server.first_tokens.clear()
+        event_s = server.next_event_s()
+        working = event_s is not None
+        if working != self._working[index]:
+            self._changed(index, working)
+            event_s = server.next_event_s()
+        version = self._version[index] = self._version[index] + 1
         if event_s is not None:
-            heappush(self._heap, (event_s, index, self._version[index]))
+            heappush(self._heap, (event_s, index, version))
 
     def _changed(self, index: int, working: bool) -> None:
         """A server started or stopped working: idle time, and the pace of those it shares a GPU with."""
         self._working[index] = working
         at_s = self._servers[index].now_s
-        for name in self._specs[index].gpus:
-            gpu = self._gpus[name]
-            if working:
-                gpu.started(at_s)
-            else:
-                gpu.stopped(at_s)
-            neighbours = [other for other in gpu.servers if other != index]
-            for other in neighbours:
-                # What it did until now was at the old pace.
-                self._servers[other].advance(at_s)
-            if neighbours:
-                for each in gpu.servers:
-                    self._servers[each].set_slowdown(max(1, gpu.busy))
+        self._boards.changed(index, working, at_s)
+        neighbours = self._boards.neighbours[index]
+        for other in neighbours:
+            # What it did until now was at the old pace.
+            self._servers[other].advance(at_s)
+        if neighbours:
+            for each in (index, *neighbours):
+                self._servers[each].take_turns(self._boards.turns(each), at_s)
             for other in neighbours:
                 self._settle(other)
 
+    def _advance_all(self, now_s: float) -> None:
+        for index, server in enumerate(self._servers):
+            server.advance(now_s)
+            if server.finished:
+                self._settle(index)
+
     def _end(self, job: Job, index: int) -> None:
-        request = self._in_flight.pop(str(job.key))
+        record = self._in_flight.pop(str(job.key))
+        request, arrived_s = record.request, record.arrived_s
         spec = self._specs[index]
-        assert job.first_token_s is not None and job.finished_s is not None
-        tokens = job.output_tokens
-        drafting = spec.cost.verify_tokens > 1 and job.verify_passes > 0
+        first_s, finished_s, tokens = job.first_token_s, job.finished_s, job.output_tokens
+        assert first_s is not None and finished_s is not None
+        drafting = job.verify_passes > 0 and spec.cost.verify_tokens > 1
         outcome = Outcome(
             request_id=request.trace.request_id,
             backend=spec.name,
@@ -253,32 +277,57 @@ class Simulation:
             finish=Finish.DONE,
             prompt_tokens=job.prompt_tokens,
             accepted_tokens=tokens,
-            dispatched_s=job.arrived_s,
-            finished_s=job.finished_s,
-            ttft_ms=1e3 * (job.first_token_s - job.arrived_s),
-            tbt_ms=1e3 * (job.finished_s - job.first_token_s) / (tokens - 1) if tokens > 1 else None,
+            dispatched_s=arrived_s,
+            finished_s=finished_s,
+            ttft_ms=1e3 * (first_s - arrived_s),
+            tbt_ms=1e3 * (finished_s - first_s) / (tokens - 1) if tokens > 1 else None,
             verify_passes=job.verify_passes if drafting else None,
             accepted_drafts=job.accepted_drafts if drafting else None,
         )
-        self._controller.end(outcome, job.finished_s)
-        self._run.accepted_tokens += tokens
-        self._run.records.append(RequestRecord(request=request, outcome=outcome, energy_j=job.decode_j + job.prefill_j))
+        self._controller.end(outcome, finished_s)
+        self._arrivals.ended(finished_s)
+        if self._measures(arrived_s):
+            self._measured_in_flight -= 1
+            record.fate, record.outcome = Fate.DONE, outcome
+            self._record(record, job)
+
+    def _measures(self, arrived_s: float) -> bool:
+        window = self._window
+        return window.from_s <= arrived_s < window.to_s
+
+    def _record(self, record: RequestRecord, job: Job) -> None:
+        record.energy_j = job.decode_j + job.prefill_j
+        record.cached_tokens = job.cached_tokens
+        self._run.records.append(record)
 
     def _poll(self, now_s: float) -> None:
-        for spec, server in zip(self._specs, self._servers, strict=True):
-            signal = LoadSignal(running=server.batch, waiting=server.waiting, kv_tokens=server.kv_tokens)
-            self._controller.tracker.polled(spec.name, signal, now_s)
+        """Polls the backends where something happened since the last poll.
 
-    def _close(self, now_s: float) -> None:
+        The others would say what they said before, which changes nothing: all their requests are the fleet's own.
+        """
+        polled = self._controller.tracker.polled
+        for index in sorted(self._unpolled):
+            server = self._servers[index]
+            signal = LoadSignal(running=server.batch, waiting=server.waiting, kv_tokens=server.kv_tokens)
+            polled(self._specs[index].name, signal, now_s)
+        self._unpolled.clear()
+
+    def _close(self, meter: Meter, now_s: float) -> None:
+        """Ends the run at `now_s`, with whatever is still in flight."""
         run = self._run
-        run.duration_s = now_s
-        for gpu in self._gpus.values():
-            if gpu.busy == 0:
-                gpu.idle_s += now_s - gpu.since_s
-            run.idle_j += gpu.idle_s * gpu.idle_w
         for server in self._servers:
-            totals = server.totals
-            run.decode_j += totals.decode_j
-            run.prefill_j += totals.prefill_j
-            run.extrapolated_j += totals.extrapolated_j
-            run.retractions += totals.retractions
+            for job in server.stop(now_s):
+                record = self._in_flight.pop(str(job.key))
+                if self._measures(record.arrived_s):
+                    run.unfinished += 1
+                    self._record(record, job)
+        self._boards.close(now_s)
+        meter.end(now_s)
+
+    def _stalled(self, now_s: float) -> str:
+        waiting = {spec.name: s.waiting for spec, s in zip(self._specs, self._servers, strict=True) if s.waiting}
+        where = ", ".join(f"{count} on {name}" for name, count in waiting.items())
+        return (
+            f"at {now_s:.3f} s {len(self._in_flight)} requests are in flight ({where or 'none waiting'}) "
+            "and no server has anything to do"
+        )

@@ -80,6 +80,7 @@ def test_requests_tokens_and_energy_are_conserved(
     run = simulate(specs, requests, policy)
     done = [record for record in run.records if record.outcome is not None]
     assert len(run.records) + run.dropped == len(requests)
+    assert len(done) + run.rejected + run.unfinished == len(run.records)
     assert run.accepted_tokens == sum(record.request.trace.output_tokens for record in done)
     assert run.accepted_tokens == sum(record.outcome.accepted_tokens for record in done if record.outcome)
     assert sum(record.energy_j for record in done) == pytest.approx(run.decode_j + run.prefill_j)
@@ -159,13 +160,17 @@ def busy_s(run: Run) -> float:
 
 
 def test_servers_on_one_gpu_take_turns() -> None:
-    """Steps add up in time, energy stays about the sum, as two busy servers on one GPU were measured to do."""
+    """Steps add up in time and energy, and switching costs a little.
+
+    Two busy servers were measured: 8.30 s and 4,916 J at once, 7.63 s and 4,745 J one after the other.
+    """
     requests = requests_of([(0.0, 100, 400), (0.0, 100, 400)], target_ms=None)
     apart = simulate(specs_of("none", "none"), requests, "round_robin")
     shared = tuple(replace(spec, gpus=("g",)) for spec in specs_of("none", "none"))
     together = simulate(shared, requests, "round_robin")
-    assert together.duration_s == pytest.approx(2 * apart.duration_s, rel=0.02)
-    assert together.decode_j == pytest.approx(apart.decode_j, rel=1e-6)
+    assert together.duration_s == pytest.approx(2 * apart.duration_s * 8.30 / 7.63, rel=0.005)
+    assert together.decode_j == pytest.approx(apart.decode_j * 4_916 / 4_745, rel=0.005)
+    assert together.idle_j == pytest.approx(0.0)
 
 
 def test_a_request_over_every_context_is_dropped_before_any_policy_sees_it() -> None:
