@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
@@ -107,7 +107,7 @@ def lightness(colour: str) -> float:
 def test_fills_are_told_apart_without_colour() -> None:
     for count in range(2, 7):
         values = [lightness(fill) for fill in shades(count)]
-        assert all(after - before > 8 for before, after in zip(values, values[1:], strict=False))
+        assert all(after - before > 8 for before, after in pairwise(values))
     for one, other in combinations(ENERGY_COLOURS.values(), 2):
         assert abs(lightness(one) - lightness(other)) > 14
     assert [lightness(shade(part / 4)) for part in range(5)] == sorted(
