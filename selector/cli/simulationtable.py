@@ -10,7 +10,7 @@ from rich.table import Table
 
 from selector.cli.arguments import figure
 from selector.files.trace import Trace
-from selector.simulator.page.document import target_words
+from selector.simulator.page.names import target_words
 from selector.simulator.report import PolicyResult
 
 

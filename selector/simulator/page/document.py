@@ -9,6 +9,7 @@ from selector.core.policy import BackendSpec
 from selector.simulator.page.charts import Point, Tightening, energy_bars, front, tightening
 from selector.simulator.page.explained import Foresight, explained_html, foresight, foresight_html, sample
 from selector.simulator.page.latencies import latency_panels
+from selector.simulator.page.names import run_name, target_words
 from selector.simulator.page.numbers import numbers_table
 from selector.simulator.page.styles import ENERGY_COLOURS, STYLE_SHEET, Style, fill_legend, line_legend, line_style
 from selector.simulator.page.svg import element, words
@@ -48,7 +49,7 @@ class Page:
             ("time", "Over time", _time(self.trials, self.backends)),
             ("numbers", "All numbers", numbers_table([trial.result for trial in self.trials])),
             ("decisions", "Decisions explained", _decisions(self.trials)),
-            ("provenance", "Provenance", _provenance(self.facts, self.notes)),
+            ("provenance", "Provenance", provenance_table(self.facts, self.notes)),
         ]
         return document(self.title, summary(by_target), sections)
 
@@ -82,18 +83,6 @@ def targets_of(trials: Sequence[Trial]) -> dict[TargetChoice, list[Trial]]:
     for trial in trials:
         grouped.setdefault(trial.result.tbt_target_ms, []).append(trial)
     return grouped
-
-
-def target_words(target: TargetChoice) -> str:
-    """A target as a heading says it."""
-    if target is None:
-        return "targets of the fleet's classes"
-    return "no target" if target == "none" else f"target {target:g} ms"
-
-
-def run_name(result: PolicyResult, *, several: bool) -> str:
-    """A run as headings call it; with its target if there are several."""
-    return f"{result.policy}, {target_words(result.tbt_target_ms)}" if several else result.policy
 
 
 def summary(by_target: Mapping[TargetChoice, Sequence[Trial]]) -> list[str]:
@@ -134,7 +123,7 @@ def _front(by_target: Mapping[TargetChoice, Sequence[Trial]], styles: Mapping[st
         "Lower is less energy, further right is more targets met. The grey line joins the runs that no other run beats "
         "in both. A rejected or unfinished request counts as a missed target."
     )
-    return element("p", words(told)) + line_legend(list(styles), list(styles.values())) + _grid(panels)
+    return element("p", words(told)) + line_legend(list(styles), list(styles.values())) + grid(panels)
 
 
 def _over_targets(results: Sequence[PolicyResult], styles: Mapping[str, Style]) -> list[Tightening]:
@@ -170,7 +159,7 @@ def _energy(by_target: Mapping[TargetChoice, Sequence[Trial]]) -> str:
         "All board energy of the fleet's GPUs over all tokens delivered. Idle is what a GPU draws while none of its "
         "servers works."
     )
-    return element("p", words(told)) + fill_legend(list(ENERGY_COLOURS), list(ENERGY_COLOURS.values())) + _grid(panels)
+    return element("p", words(told)) + fill_legend(list(ENERGY_COLOURS), list(ENERGY_COLOURS.values())) + grid(panels)
 
 
 def _latency(by_target: Mapping[TargetChoice, Sequence[Trial]], styles: Mapping[str, Style]) -> str:
@@ -182,7 +171,7 @@ def _latency(by_target: Mapping[TargetChoice, Sequence[Trial]], styles: Mapping[
     blocks: list[str] = []
     for target, trials in by_target.items():
         panels = [figure(caption, image) for caption, image in latency_panels(trials, styles)]
-        blocks.append(_fold(target_words(target).capitalize(), legend + _grid(panels, wide=True), opened=not blocks))
+        blocks.append(_fold(target_words(target).capitalize(), legend + grid(panels, wide=True), opened=not blocks))
     return element("p", words(told)) + "".join(blocks)
 
 
@@ -196,7 +185,7 @@ def _time(trials: Sequence[Trial], backends: Sequence[BackendSpec]) -> str:
         seen = activity(trial.timeline, trial.run.records, backends, trial.run.duration_s)
         panels = [figure(caption.capitalize(), image) for caption, image in timeline_figures(seen, name)]
         opened = len(blocks) < _OPEN_TIMELINES and trial.result.tbt_target_ms == trials[0].result.tbt_target_ms
-        blocks.append(_fold(name, _grid(panels, wide=True), opened=opened))
+        blocks.append(_fold(name, grid(panels, wide=True), opened=opened))
     if len(trials) > MOST_TIMELINES:
         blocks.append(element("p", f"Only the first {MOST_TIMELINES} of {len(trials)} runs are drawn.", class_="note"))
     return "".join(blocks)
@@ -222,13 +211,15 @@ def _decisions(trials: Sequence[Trial]) -> str:
     return element("p", words(told)) + (foresight_html(rows) if rows else "") + "".join(blocks)
 
 
-def _provenance(facts: Sequence[tuple[str, str]], notes: Sequence[str]) -> str:
+def provenance_table(facts: Sequence[tuple[str, str]], notes: Sequence[str] = ()) -> str:
+    """Where the numbers are from, and what was assumed."""
     rows: list[list[Cell | str]] = [[name, Cell(text=value, prose=True)] for name, value in facts]
     listed = [element("li", words(note)) for note in notes]
     return table(("what", "value"), rows, caption="provenance") + (element("ul", *listed) if listed else "")
 
 
-def _grid(panels: Sequence[str], *, wide: bool = False) -> str:
+def grid(panels: Sequence[str], *, wide: bool = False) -> str:
+    """Figures beside one another as the width allows."""
     return element("div", *panels, class_="grid wide" if wide else "grid")
 
 
