@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -126,6 +126,7 @@ def _sweep(args: argparse.Namespace, folder: SweepFolder) -> list[Cell]:
             with (
                 progress("sweep", len(pending), quiet=args.json) as advance,
                 closing(_records(args, inputs, pending)) as records,
+                redirect_stdout(sys.stderr),  # Ray and policies print where the results are to stand alone
             ):
                 for record in records:
                     writer.append(record)
@@ -139,9 +140,7 @@ def _sweep(args: argparse.Namespace, folder: SweepFolder) -> list[Cell]:
             notes.print(f"stopped with {len(pending) - done} cells to go; the same command goes on from here")
             raise
         if failures:
-            notes.print(
-                f"{failures} cells failed; {folder.lines} has their tracebacks, the same command tries them again"
-            )
+            notes.print(f"{failures} cells failed; {folder.lines} has their tracebacks")
     return cells
 
 

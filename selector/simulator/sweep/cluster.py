@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from selector.errors import SelectorError, UsageError
 from selector.files.shipped import PACKAGE_DIR
 from selector.simulator.sweep.cells import Cell, CellRecord, Inputs, code_sha256, failed_record, run_cell
+
+_KNOCK_S = 5.0
 
 _AHEAD = 2
 """Cells submitted per CPU, so that no node waits for its next one."""
@@ -26,6 +29,7 @@ class Cluster:
         self._ray = _ray()
 
     def __enter__(self) -> Cluster:
+        self._knock()
         try:
             self._ray.init(
                 address=self._address,
@@ -34,9 +38,21 @@ class Cluster:
                 logging_level="ERROR",
             )
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as failed:
-            told = " ".join(str(failed).split())[:120]
-            raise UsageError("--ray", f"no cluster answers at {self._address!r} ({told})", "see `ray status`") from None
+            raise self._silent(" ".join(str(failed).split())[:120]) from None
         return self
+
+    def _knock(self) -> None:
+        """Ray itself tries for minutes before it says that nobody is there."""
+        host, colon, port = self._address.removeprefix("ray://").rpartition(":")
+        if not colon:
+            return
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
+        except (OSError, ValueError, OverflowError) as failed:
+            raise self._silent(str(failed)) from None
+
+    def _silent(self, why: str) -> UsageError:
+        return UsageError("--ray", f"no cluster answers at {self._address!r} ({why})", "see `ray status` there")
 
     def __exit__(self, *_: object) -> None:
         self._ray.shutdown()
@@ -47,13 +63,13 @@ class Cluster:
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def run(self, inputs: Inputs, cells: Sequence[Cell]) -> Iterator[CellRecord]:
-        """Records as they are done, in any order. A worker that dies is tried again twice before its cell fails.
+        """Records as they are done, in any order. A cell whose worker dies is tried once more before it fails.
 
         Raises `SelectorError` when a node runs other code than this process: its results would be filed under our key.
         """
         ray = self._ray
         shared = [ray.put(inputs)]
-        task = ray.remote(num_cpus=1, max_retries=2)(_run_there)
+        task = ray.remote(num_cpus=1, max_retries=1)(_run_there)
         waiting = deque(cells)
         running: dict[Any, Cell] = {}
         while waiting or running:

@@ -131,10 +131,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def cells_csv(cells: Sequence[Cell], records: Mapping[str, CellRecord]) -> str:
     """One line a cell that was run, with every number of its result; groups of numbers as JSON."""
-    axes = [name for name in Cell.model_fields if name != "key"]
+    axes = [name for name in Cell.model_fields if name not in ("key", "inputs")]
     numbers = [name for name in PolicyResult.model_fields if name not in axes]
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*axes, *numbers, "error", "key"], lineterminator="\n")
+    writer = csv.DictWriter(text, [*axes, *numbers, "error", "key"], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for cell in cells:
         record = records.get(cell.key)
