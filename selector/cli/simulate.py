@@ -7,12 +7,13 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 
 from selector.cli.arguments import count, positive, target_choice
-from selector.cli.outputs import write_output
+from selector.cli.outputs import new_file, write_output
 from selector.cli.progress import progress
 from selector.cli.simulationtable import print_results
 from selector.errors import TraceError
@@ -77,6 +78,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of text types and accept lengths")
     parser.add_argument("--strict", action="store_true", help="refuse a trace with bad rows instead of skipping them")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page with charts there")
+    parser.add_argument(
+        "--decisions", type=Path, metavar="FILE", help="write the decision log of every run there, as `serve` does"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
     parser.set_defaults(run=run)
 
@@ -100,15 +104,23 @@ def run(args: argparse.Namespace) -> int:
     if len(trace.bad_rows) > 5:
         notes.print(f"skipped {len(trace.bad_rows) - 5} more bad rows")
     trials = []
-    with progress("simulating", len(targets) * len(names), quiet=args.json) as advance:
+    with (
+        progress("simulating", len(targets) * len(names), quiet=args.json) as advance,
+        new_file(args.decisions) if args.decisions else nullcontext() as decisions,
+    ):
         for target, requests in prepared.items():
             for name in names:
                 trials.append(
                     run_trial(
-                        loaded, requests, load_policy_file(name), seed=args.seed, tbt_target_ms=target,
+                        loaded,
+                        requests,
+                        load_policy_file(name),
+                        seed=args.seed,
+                        tbt_target_ms=target,
                         watched=args.html is not None,
+                        log=decisions.write if decisions is not None else None,
                     )
-                )  # fmt: skip
+                )
                 advance()
     results = [trial.result for trial in trials]
     if args.html is not None:
@@ -131,8 +143,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         width = None if sys.stdout.isatty() else _PIPE_COLUMNS
         print_results(results, trace, mix, Console(markup=False, emoji=False, soft_wrap=True, width=width))
-        if args.html is not None:
-            notes.print(f"wrote {args.html}")
+        for written in filter(None, (args.html, args.decisions)):
+            notes.print(f"wrote {written}")
     return 0
 
 

@@ -54,9 +54,13 @@ class Simulation:
         poll_interval_s: float = 0.5,
         session_prefixes: bool = False,
         recorder: Recorder | None = None,
+        controller: Controller | None = None,
     ) -> None:
-        """`session_prefixes` takes prompts of one session to begin alike (see `prefixcache.prompt_blocks`)."""
-        self._controller = Controller(context, policy)
+        """`session_prefixes` takes prompts of one session to begin alike (see `prefixcache.prompt_blocks`).
+
+        `controller` is one made from this context and policy; a subclass may keep a log.
+        """
+        self._controller = controller or Controller(context, policy)
         self._specs: tuple[BackendSpec, ...] = context.backends
         texts = {text for _, text in acceptance}
         self._truths: list[dict[str, AcceptancePrior]] = [

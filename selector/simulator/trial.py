@@ -9,12 +9,14 @@ from math import inf
 from typing import Any
 
 from selector.core.acceptance import AcceptancePrior
+from selector.core.policy import Policy
 from selector.core.types import Decision
 from selector.errors import FleetError, UsageError
 from selector.files.fleet import LoadedFleet
 from selector.files.policy import LoadedPolicy, load_policy_file
 from selector.files.trace import Trace, scaled
 from selector.simulator.arrivals import Load, OpenLoop
+from selector.simulator.decisionlog import LoggedController, Write, start_line
 from selector.simulator.engine import Simulation
 from selector.simulator.report import PolicyResult, TargetChoice, summarise
 from selector.simulator.run import WHOLE_RUN, Run, SimulatedRequest, Window
@@ -87,24 +89,30 @@ def run_trial(
     params: Mapping[str, Any] | None = None,
     tbt_target_ms: TargetChoice = None,
     watched: bool = False,
+    log: Write | None = None,
 ) -> Trial:
     """One policy on a load of prepared requests (see `Simulation.run`). Raises `PolicyError`.
 
     `params` are the fleet file's unless given. `tbt_target_ms` is what `prepare` got, for the result to tell. A
-    `watched` trial keeps its timeline and a sample of its decisions.
+    `watched` trial keeps its timeline and a sample of its decisions; `log` gets the lines of its decision log.
     """
     load = OpenLoop(load) if isinstance(load, Sequence) else load
     context = loaded.policy_context(seed)
-    policy = policy_file.make(_params(loaded, policy_file.label) if params is None else params, context)
+    params = _params(loaded, policy_file.label) if params is None else params
+    policy: Policy = policy_file.make(params, context)
     witness = Witness(policy, stride=max(1, len(load.requests) // _DECISIONS_KEPT)) if watched else None
     timeline = Timeline() if watched else None
+    policy = witness or policy
+    if log is not None:
+        log(start_line(loaded, policy_file, params, seed))
     simulation = Simulation(
         context,
-        witness or policy,
+        policy,
         true_acceptance(loaded),
         seed=seed,
         poll_interval_s=loaded.fleet.router.poll_interval_s,
         recorder=timeline,
+        controller=LoggedController(context, policy, log) if log is not None else None,
     )
     started = time.perf_counter()
     finished = simulation.run(load, window=window, until_s=until_s)
