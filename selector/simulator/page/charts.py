@@ -62,27 +62,31 @@ class Tightening:
     runs: Sequence[tuple[float, float, float]]
 
 
-def tightening(policies: Sequence[Tightening], *, title: str) -> str:
-    """J per accepted token against the target; the attainment is written beside a run that misses more than 1 %."""
+def tightening(policies: Sequence[Tightening], *, title: str, attainment: bool) -> str:
+    """J per accepted token, or the attainment, against the target."""
     targets = sorted({target for policy in policies for target, _, _ in policy.runs})
+    heights = {policy.name: [100.0 * run[2] if attainment else run[1] for run in policy.runs] for policy in policies}
+    every = [height for heights_of_one in heights.values() for height in heights_of_one]
     frame = Frame(
         x_label="TBT target, ms",
-        y_label="J per accepted token, idle included",
+        y_label="requests within it, %" if attainment else "J per accepted token, idle included",
         x_range=(targets[0] / 1.15, targets[-1] * 1.15),
-        y_range=padded([joules for policy in policies for _, joules, _ in policy.runs], floor=0.0),
+        y_range=(min(padded(every, floor=0.0)[0], 97.0), 100.5) if attainment else padded(every, floor=0.0),
         x_log=True,
     )
     for policy, size in zip(policies, _ring_sizes(len(policies)), strict=True):
         style = policy.style
-        route = [(frame.x(target), frame.y(joules)) for target, joules, _ in policy.runs]
+        route = [
+            (frame.x(target), frame.y(height))
+            for (target, _, _), height in zip(policy.runs, heights[policy.name], strict=True)
+        ]
         frame.marks.append(path(route, fill="none", stroke=style.colour, stroke_width=1.5, stroke_dasharray=style.dash))
         for (x, y), (target, joules, attained) in zip(route, policy.runs, strict=True):
             told = f"{policy.name}, target {target:g} ms: {joules:.4f} J/token, {attained:.1%} attained"
             frame.marks.append(marker(style, x, y, told, size=size))
-            if attained < 0.99:
-                frame.marks.append(text(f"{attained:.0%} met", x + 9, y - 6, class_="small"))
     described = "; ".join(
-        f"{policy.name} " + ", ".join(f"{joules:.3f} at {target:g} ms" for target, joules, _ in policy.runs)
+        f"{policy.name} "
+        + ", ".join(f"{joules:.3f} J and {attained:.1%} at {target:g} ms" for target, joules, attained in policy.runs)
         for policy in policies
     )
     return frame.svg(title, described, x_ticks=[(target, f"{target:g}") for target in targets])

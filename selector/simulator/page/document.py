@@ -97,7 +97,8 @@ def summary(by_target: Mapping[TargetChoice, Sequence[Trial]]) -> list[str]:
         judged = [result for result in results if result.tbt_attainment is not None]
         if judged and least.tbt_attainment is not None:
             most = max(judged, key=lambda result: result.tbt_attainment or 0.0)
-            if (most.tbt_attainment or 0.0) > least.tbt_attainment:
+            # What rounds to the same share is not told as a difference.
+            if (most.tbt_attainment or 0.0) >= least.tbt_attainment + 0.0005:
                 said += f"; {most.policy} meets the most targets, {_told(most)}"
         sentences.append(said + ".")
     return sentences
@@ -118,7 +119,8 @@ def _front(by_target: Mapping[TargetChoice, Sequence[Trial]], styles: Mapping[st
             panels.append(figure(caption, front(points, title=f"Energy, {caption}", by_attainment=judged)))
     over_targets = _over_targets([trial.result for trials in by_target.values() for trial in trials], styles)
     if any(len(policy.runs) > 1 for policy in over_targets):
-        panels.append(figure("As the target tightens", tightening(over_targets, title="Energy by target")))
+        for what, attainment in (("Energy as the target tightens", False), ("Attainment as the target tightens", True)):
+            panels.append(figure(what, tightening(over_targets, title=what, attainment=attainment)))
     told = (
         "Lower is less energy, further right is more targets met. The grey line joins the runs that no other run beats "
         "in both. A rejected or unfinished request counts as a missed target."

@@ -163,12 +163,20 @@ def test_the_summary_names_the_least_energy_and_who_meets_more(html: str, trials
     assert f"Target 6 ms: {least.policy} uses the least energy, {least.j_per_accepted_token:.4f} J" in html
 
 
+def test_several_targets_are_drawn_as_lines(html: str, trials: list[Trial]) -> None:
+    assert "Energy as the target tightens" in html and "Attainment as the target tightens" in html
+    for each in trials:
+        result = each.result
+        told = f"{result.policy}, target {result.tbt_target_ms:g} ms: {result.j_per_accepted_token:.4f} J/token, "
+        assert html.count(f"{told}{result.tbt_attainment:.1%} attained") == 2
+
+
 def test_one_target_none_and_classes_make_pages_too() -> None:
     for target in (6.0, "none", None):
         text = page([trial("least_loaded", target, 20), trial("min_energy", target, 20)])
         Outline(text)
         assert ("TBT p99, ms</text>" in text) == (not isinstance(target, float))
-        assert "As the target tightens" not in text
+        assert "as the target tightens" not in text
 
 
 def test_a_run_in_which_nothing_was_served_makes_a_page() -> None:
