@@ -12,12 +12,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from selector.cli.arguments import count, positive, target_choice
+from selector.cli.arguments import count, target_choice
 from selector.cli.progress import progress
+from selector.cli.tracearguments import add_trace_arguments, load_traces
 from selector.errors import UsageError
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
 from selector.files.policy import load_policy_file
-from selector.files.trace import default_text_mix, load_trace, parse_text_mix, with_text_types
 from selector.simulator.compare import Comparison, Difference, SeedRun, compare
 from selector.simulator.intervals import Interval
 from selector.simulator.report import TargetChoice
@@ -56,17 +56,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--trace", type=Path, help="as `simulate --trace`")
+    add_trace_arguments(parser, required=False)
     parser.add_argument(
         "--fleet", type=Path, action="append", help="a fleet file for both; given twice, one for each policy"
     )
     parser.add_argument("--policy", action="append", metavar="P", help="give two; the first is compared with")
     parser.add_argument("--seeds", type=count, default=10, metavar="N", help="seeds 0 … N − 1; default: 10")
     parser.add_argument("--tbt-target-ms", type=target_choice, metavar="X", help="as `simulate --tbt-target-ms`")
-    parser.add_argument("--text-mix", metavar="MIX", help="code=0.5,romansh=0.5; default: the trace's own kind")
-    parser.add_argument("--rate-scale", type=positive, default=1.0, metavar="R", help="arrivals R times as fast")
-    parser.add_argument("--limit", type=count, metavar="N", help="only the first N requests")
-    parser.add_argument("--strict", action="store_true", help="refuse a trace with bad rows instead of skipping them")
     parser.add_argument(
         "--results", type=Path, action="append", metavar="FILE", help="compare two saved documents of `simulate --json`"
     )
@@ -107,30 +103,28 @@ def _of_runs(args: argparse.Namespace) -> tuple[list[Comparison], dict[str, obje
     fleets = fleets * 2 if len(fleets) == 1 else fleets
     for fleet, policy in zip(fleets, args.policy, strict=True):
         check_policies(fleet, [policy])
-    trace = load_trace(args.trace, strict=args.strict)
-    mix = parse_text_mix(args.text_mix) if args.text_mix else default_text_mix(trace)
     target: TargetChoice = args.tbt_target_ms
     sides: tuple[list[SeedRun], list[SeedRun]] = ([], [])
     with progress("comparing", 2 * args.seeds, quiet=args.json) as advance:
         for seed in range(args.seeds):
-            typed = with_text_types(trace, mix, seed)
+            args.seed = seed
+            traces = load_traces(args)
+            if seed == 0 and not args.json:
+                for note in traces.notes():
+                    print(note, file=sys.stderr)
             for fleet, policy, runs in zip(fleets, args.policy, sides, strict=True):
-                requests = prepare(typed, fleet, tbt_target_ms=target, rate_scale=args.rate_scale, limit=args.limit)
+                requests = prepare(traces.trace, fleet, tbt_target_ms=target, rate_scale=args.rate_scale)
                 trial = run_trial(fleet, requests, load_policy_file(policy), seed=seed, tbt_target_ms=target)
                 done = (record.outcome for record in trial.run.records)
                 completed = frozenset(outcome.request_id for outcome in done if outcome is not None)
                 runs.append(SeedRun(result=trial.result, completed=completed))
                 advance()
     names = _names(args.policy, fleets)
-    assumed = any(request.text_type is None for request in trace.requests)
     facts: dict[str, object] = {
-        "trace": {
-            "name": trace.name, "kind": trace.kind, "requests": len(trace.requests[: args.limit]),
-            "bad_rows": len(trace.bad_rows), "rate_scale": args.rate_scale, "text_mix": mix if assumed else None,
-        },
+        "trace": traces.document() | {"rate_scale": args.rate_scale},
         "fleets": [fleet.where for fleet in fleets],
         "results": [[run.result.model_dump() for run in runs] for runs in sides],
-    }  # fmt: skip
+    }
     return [compare(*sides, names=names)], facts
 
 

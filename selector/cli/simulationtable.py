@@ -9,16 +9,15 @@ from rich.console import Console
 from rich.table import Table
 
 from selector.cli.arguments import figure
-from selector.files.trace import Trace
+from selector.cli.tracearguments import LoadedTraces
 from selector.simulator.page.names import target_words
 from selector.simulator.report import PolicyResult
 
 
-def print_results(results: Sequence[PolicyResult], trace: Trace, mix: dict[str, float], console: Console) -> None:
+def print_results(results: Sequence[PolicyResult], traces: LoadedTraces, console: Console) -> None:
     """The results, a table for each target, and what they were run on."""
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in mix.items())
-    assumed = any(request.text_type is None for request in trace.requests)
-    console.print(f"trace {trace.name}: " + (f"text {shares} (assumed)" if assumed else "its own text types"))
+    for line in traces.summary():
+        console.print(line)
     targets = list(dict.fromkeys(result.tbt_target_ms for result in results))
     for target in targets:
         own = [result for result in results if result.tbt_target_ms == target]

@@ -9,11 +9,21 @@ from pathlib import Path
 from selector.errors import InputError
 
 
-def file_sha256(path: Path, what: str, error: Callable[[str, str, str], InputError]) -> str:
-    """SHA-256 of a file, hexadecimal; `what` names it in `error` when it cannot be read."""
+def sha256_of(path: Path, what: str, error: Callable[[str, str, str], InputError]) -> str:
+    """SHA-256 of a file, or of the names and contents of a folder's files, hexadecimal.
+
+    `what` names it in `error` when it cannot be read.
+    """
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        if not path.is_dir():
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        whole = hashlib.sha256()
+        for part in sorted(each for each in path.rglob("*") if each.is_file()):
+            with part.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            whole.update(f"{part.relative_to(path).as_posix()}\0{digest}\n".encode())
+        return whole.hexdigest()
     except FileNotFoundError:
         raise error(str(path), f"there is no such {what}", "check the path") from None
     except OSError as failed:

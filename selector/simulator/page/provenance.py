@@ -12,7 +12,7 @@ import scipy
 
 import selector
 from selector.errors import ProfileError
-from selector.files.digest import file_sha256
+from selector.files.digest import sha256_of
 from selector.files.fleet import LoadedFleet
 from selector.files.profile import Profile
 from selector.files.shipped import profile_path
@@ -61,7 +61,7 @@ def fleet_facts(loaded: LoadedFleet) -> Facts:
 
 def profile_facts(name: str, profile: Profile, arms: Iterable[str]) -> Facts:
     """What the numbers of these arms rest on, kind by kind."""
-    digest = file_sha256(profile_path(name), "profile", ProfileError)
+    digest = sha256_of(profile_path(name), "profile", ProfileError)
     kind = {key: source.kind for key, source in profile.provenance.items()}
     facts = [
         (f"profile {name}", f"{profile.gpu.name} × {profile.gpu.count}, {profile.target.name}, sha256 {digest}"),

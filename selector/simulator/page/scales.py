@@ -32,9 +32,14 @@ def linear_ticks(low: float, high: float, about: int) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten within [low, high]."""
     rough = (high - low) / max(1, about)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+    # A step of more than a third of the scale can pass it over: then the next smaller one.
+    for factor in (10, 5, 2, 1, 0.5, 0.2):
+        step = factor * power
+        first = math.ceil(low / step - 1e-9)
+        found = [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+        if (step < rough * 1.999 and len(found) >= 2) or factor == 0.2:
+            break
+    return found
 
 
 def log_ticks(low: float, high: float, about: int) -> list[float]:

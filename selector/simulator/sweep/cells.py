@@ -21,8 +21,8 @@ from selector.files.trace import Trace, with_text_types
 from selector.simulator.report import PolicyResult, TargetChoice
 from selector.simulator.trial import prepare, run_trial
 
-_DETERMINING = ("core", "files", "simulator")
-"""Folders of this package whose modules decide what a simulation gives; what only shows results lies deeper."""
+_DETERMINING = ("core/**/*.py", "files/**/*.py", "simulator/*.py")
+"""The modules that decide what a simulation gives; those that only show results lie deeper in the simulator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,8 @@ class PolicySource:
 class Inputs:
     """Everything the cells of a sweep read, by the names that cells use."""
 
-    traces: Mapping[str, Trace]
+    traces: Mapping[tuple[str, int | None], Trace]
+    """By name, and by seed where the trace is drawn from a pool; `None` where it is the same for all seeds."""
     fleets: Mapping[str, LoadedFleet]
     policies: Mapping[str, PolicySource]
 
@@ -94,9 +95,10 @@ def program_inputs() -> dict[str, str]:
 def code_sha256() -> str:
     """SHA-256 of the modules that decide what a simulation gives."""
     digest = hashlib.sha256()
-    for folder in _DETERMINING:
-        for path in sorted((PACKAGE_DIR / folder).glob("*.py")):
-            digest.update(f"{folder}/{path.name}\0".encode() + path.read_bytes() + b"\0")
+    for pattern in _DETERMINING:
+        for path in sorted(PACKAGE_DIR.glob(pattern)):
+            name = path.relative_to(PACKAGE_DIR).as_posix()
+            digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -104,7 +106,9 @@ def run_cell(inputs: Inputs, cell: Cell) -> CellRecord:
     """Runs a cell. Whatever it raises is recorded, not raised: the other cells go on."""
     try:
         loaded, source = inputs.fleets[cell.fleet], inputs.policies[cell.policy]
-        trace = with_text_types(inputs.traces[cell.trace], cell.text_mix or {}, cell.seed)
+        key = (cell.trace, cell.seed)
+        trace = inputs.traces[key if key in inputs.traces else (cell.trace, None)]
+        trace = with_text_types(trace, cell.text_mix or {}, cell.seed)
         requests = prepare(trace, loaded, tbt_target_ms=cell.tbt_target_ms, rate_scale=cell.rate_scale)
         policy = policy_from_source(source.name, source.path, source.source)
         result = run_trial(

@@ -12,6 +12,8 @@
     [[traces]]
     path = "conv.csv"                              # from the folder of this file
     name = "conv"                                  # default: the file's stem
+    slice_s = [0, 3600]                            # these three as the options of `simulate`
+    spread_arrivals_s = 3
     limit = 5000
 
     [[fleets]]
@@ -26,7 +28,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from selector.errors import UsageError
 from selector.files.validation import FileModel, read_text, validated
@@ -78,9 +80,18 @@ class SweptFile(FileModel):
 
 
 class SweptTrace(SweptFile):
-    """A trace, whole or its first requests."""
+    """A trace, or a part of it: see `load_trace` and `spread`."""
 
+    slice_s: tuple[NonNegativeFloat, PositiveFloat] | None = None
+    """From the first to before the second."""
+    spread_arrivals_s: PositiveFloat | None = None
     limit: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _rising(self) -> SweptTrace:
+        if self.slice_s is not None and self.slice_s[0] >= self.slice_s[1]:
+            raise ValueError(f"slice_s runs from {self.slice_s[0]:g} to {self.slice_s[1]:g}")
+        return self
 
 
 class SweepConfig(FileModel):

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from selector.errors import FleetError, ProfileError, TraceError, UsageError
-from selector.files.digest import file_sha256
+from selector.files.digest import sha256_of
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
 from selector.files.policy import LoadedPolicy, load_policy_file
 from selector.files.shipped import policy_names, profile_path
-from selector.files.trace import Trace, default_text_mix, load_trace, parse_text_mix
+from selector.files.trace import Trace, default_text_mix, load_trace, parse_text_mix, spread
 from selector.simulator.report import TargetChoice
 from selector.simulator.sweep.cells import Cell, Inputs, PolicySource, key_of, program_inputs
-from selector.simulator.sweep.config import OWN_MIX, SweepConfig, SweptPolicy, load_sweep_config
+from selector.simulator.sweep.config import OWN_MIX, SweepConfig, SweptPolicy, SweptTrace, load_sweep_config
 
 
 def plan_sweep(path: Path) -> tuple[Inputs, list[Cell]]:
@@ -25,11 +25,12 @@ def plan_sweep(path: Path) -> tuple[Inputs, list[Cell]]:
     """
     config, folder = load_sweep_config(path), path.parent
     traces, trace_inputs = _traces(config, folder)
+    trace_parts = {swept.called: [swept.slice_s, swept.spread_arrivals_s, swept.limit] for swept in config.traces}
     fleets, fleet_inputs = _fleets(config, folder)
     policies = {policy.called: _policy(policy, folder) for policy in config.policies}
-    mixes = {name: _mixes(config, trace) for name, trace in traces.items()}
+    mixes = {name: _mixes(config, trace) for (name, _), trace in traces.items()}
     cells = []
-    for trace, fleet, target, rate_scale in product(traces, fleets, config.tbt_targets_ms, config.rate_scales):
+    for trace, fleet, target, rate_scale in product(mixes, fleets, config.tbt_targets_ms, config.rate_scales):
         for mix, seed, swept in product(mixes[trace], config.seeds, config.policies):
             policy = policies[swept.called]
             params = _params(swept, fleets[fleet])
@@ -39,7 +40,7 @@ def plan_sweep(path: Path) -> tuple[Inputs, list[Cell]]:
             key = key_of(
                 {
                     "inputs": inputs,
-                    "requests": len(traces[trace].requests),
+                    "part": trace_parts[trace],
                     "argument": policy.argument,
                     "params": params,
                     "target": chosen,
@@ -61,14 +62,24 @@ def plan_sweep(path: Path) -> tuple[Inputs, list[Cell]]:
     return Inputs(traces=traces, fleets=fleets, policies=sources), cells
 
 
-def _traces(config: SweepConfig, folder: Path) -> tuple[dict[str, Trace], dict[str, dict[str, str]]]:
-    traces, inputs = {}, {}
+def _traces(config: SweepConfig, folder: Path) -> tuple[dict[tuple[str, int | None], Trace], dict[str, dict[str, str]]]:
+    traces: dict[tuple[str, int | None], Trace] = {}
+    inputs = {}
     for swept in config.traces:
         path = folder / swept.path
-        trace = load_trace(path)
-        traces[swept.called] = replace(trace, requests=trace.requests[: swept.limit])
-        inputs[swept.called] = {"trace": file_sha256(path, "trace", TraceError)}
+        for seed in config.seeds if path.is_dir() else (None,):  # a folder is a pool, which each seed draws from
+            traces[swept.called, seed] = _trace(swept, path, seed or 0)
+        inputs[swept.called] = {"trace": sha256_of(path, "trace", TraceError)}
     return traces, inputs
+
+
+def _trace(swept: SweptTrace, path: Path, seed: int) -> Trace:
+    from_s, to_s = swept.slice_s or (0.0, None)
+    if swept.spread_arrivals_s is None:
+        return load_trace(path, from_s=from_s, to_s=to_s, limit=swept.limit, seed=seed)
+    # A limit would cut a group of shared arrivals, and what is left of it would be spread otherwise.
+    trace = spread(load_trace(path, from_s=from_s, to_s=to_s, seed=seed), swept.spread_arrivals_s)
+    return replace(trace, requests=trace.requests[: swept.limit])
 
 
 def _fleets(config: SweepConfig, folder: Path) -> tuple[dict[str, LoadedFleet], dict[str, dict[str, str]]]:
@@ -77,9 +88,9 @@ def _fleets(config: SweepConfig, folder: Path) -> tuple[dict[str, LoadedFleet], 
         path = folder / swept.path
         loaded = load_fleet_with_profiles(path)
         fleets[swept.called] = loaded
-        inputs[swept.called] = {"fleet": file_sha256(path, "fleet file", FleetError)}
+        inputs[swept.called] = {"fleet": sha256_of(path, "fleet file", FleetError)}
         for name in loaded.profiles:
-            inputs[swept.called][f"profile {name}"] = file_sha256(profile_path(name), "profile", ProfileError)
+            inputs[swept.called][f"profile {name}"] = sha256_of(profile_path(name), "profile", ProfileError)
     return fleets, inputs
 
 

@@ -240,7 +240,7 @@ def test_a_page_is_written_and_the_document_stays_alone_on_stdout(run: Run, tmp_
     assert text.startswith("<!doctype html>") and text.rstrip().endswith("</html>")
     assert hashlib.sha256(trace.read_bytes()).hexdigest() in text
     assert hashlib.sha256(Path(policy_path("static")).read_bytes()).hexdigest() in text
-    assert str(fleet) in text and "assumed: conversation 100%" in text
+    assert str(fleet) in text and "text conversation 100% (assumed)" in text
     assert run("--html", page)[2] == f"wrote {page}\n"
 
 

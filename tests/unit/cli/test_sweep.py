@@ -138,6 +138,16 @@ def test_a_cell_is_what_simulate_says(run: Run, tmp_path: Path, monkeypatch: pyt
     assert record["result"]["tbt_target_ms"] == 25.0
 
 
+def test_a_part_of_a_trace_is_a_trace_of_its_own(run: Run) -> None:
+    part = 'path = "conv.csv"\nname = "{name}"\n{given}\n'
+    parts = (("whole", ""), ("first", "limit = 3"), ("middle", "slice_s = [1, 3]"), ("slow", "spread_arrivals_s = 2"))
+    traces = "[[traces]]\n".join(part.format(name=name, given=given) for name, given in parts)
+    answer = document(run, sweep=SWEEP.replace('path = "conv.csv"\n', traces).replace("seeds = 2", "seeds = 1"))
+    done = {case["trace"]: case["policies"][0]["requests"] for case in answer["cases"]}
+    assert done == {"whole": 12, "first": 3, "middle": 4, "slow": 12}
+    assert len({record["cell"]["key"] for record in answer["cells"]}) == 16
+
+
 def test_processes_give_what_one_process_gives(run: Run, tmp_path: Path) -> None:
     def results(answer: dict[str, Any]) -> dict[str, Any]:
         walls = {"wall_s": 0.0, "simulated_requests_per_s": 0.0}
@@ -356,6 +366,7 @@ def test_the_report_needs_no_sweep_file(run: Run, tmp_path: Path) -> None:
         (SWEEP.replace('"static:none"', '"./nope.py"'), "nope.py"),
         ("x = [", "sweep.toml: is not TOML"),
         (SWEEP.replace('path = "conv.csv"', 'path = "conv.csv"\nlimit = 0'), "sweep.toml: traces[0].limit"),
+        (SWEEP.replace('path = "conv.csv"', 'path = "conv.csv"\nslice_s = [9, 3]'), "slice_s runs from 9 to 3"),
     ],
 )
 def test_a_sweep_file_that_is_wrong_is_one_line(run: Run, tmp_path: Path, sweep: str, words: str) -> None:
