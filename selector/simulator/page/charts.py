@@ -31,10 +31,7 @@ def front(points: Sequence[Point], *, title: str, by_attainment: bool) -> str:
     """
     across = 100.0 if by_attainment else 1.0
     if by_attainment:
-        # It ends at 100 %, and half a point must not fill the whole width.
-        least_attained = 100.0 * min(point.x for point in points)
-        x_low = max(0.0, min(97.0, least_attained - 0.06 * (100.0 - least_attained)))
-        x_high = 100.0 + 0.04 * (100.0 - x_low)
+        x_low, x_high = _attainment_range(100.0 * min(point.x for point in points))
     else:
         x_low, x_high = padded([point.x for point in points], floor=0.0)
     frame = Frame(
@@ -71,7 +68,7 @@ def tightening(policies: Sequence[Tightening], *, title: str, attainment: bool) 
         x_label="TBT target, ms",
         y_label="requests within it, %" if attainment else "J per accepted token, idle included",
         x_range=(targets[0] / 1.15, targets[-1] * 1.15),
-        y_range=(min(padded(every, floor=0.0)[0], 97.0), 100.5) if attainment else padded(every, floor=0.0),
+        y_range=_attainment_range(min(every)) if attainment else padded(every, floor=0.0),
         x_log=True,
     )
     for policy, size in zip(policies, _ring_sizes(len(policies)), strict=True):
@@ -90,6 +87,12 @@ def tightening(policies: Sequence[Tightening], *, title: str, attainment: bool) 
         for policy in policies
     )
     return frame.svg(title, described, x_ticks=[(target, f"{target:g}") for target in targets])
+
+
+def _attainment_range(least: float) -> tuple[float, float]:
+    """Bounds in % around attainments from `least` to 100, with room for markers; half a point never fills the whole."""
+    low = max(0.0, min(97.0, least - 0.06 * (100.0 - least)))
+    return low, 100.0 + 0.04 * (100.0 - low)
 
 
 def _ring_sizes(count: int) -> list[float]:
