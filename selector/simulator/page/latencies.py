@@ -10,6 +10,7 @@ from selector.simulator.run import RequestRecord
 from selector.simulator.trial import Trial
 
 Group = Callable[[RequestRecord], str]
+Pick = Callable[[RequestRecord], float | None]
 
 
 def latency_panels(trials: Sequence[Trial], styles: Mapping[str, Style]) -> list[tuple[str, str]]:
@@ -37,11 +38,8 @@ def _pair(
         records = [record for record in trial.run.records if group(record) == name]
         style = styles[trial.result.policy]
         targets |= {record.request.tbt_target_ms for record in records}
-        for curves, pick in ((tbt, _tbt), (ttft, _ttft)):
-            values = sorted(value for value in map(pick, records) if value is not None)
-            # A request under two tokens was served and has no TBT: it is no part of that distribution.
-            never = sum(record.outcome is None for record in records)
-            curves.append(Curve(name=trial.result.policy, style=style, values=values, total=len(values) + never))
+        tbt.append(curve_of(trial.result.policy, style, records, tbt_of))
+        ttft.append(curve_of(trial.result.policy, style, records, ttft_of))
     target = targets.pop() if len(targets) == 1 else None
     return [
         (
@@ -52,9 +50,19 @@ def _pair(
     ]
 
 
-def _tbt(record: RequestRecord) -> float | None:
+def curve_of(name: str, style: Style, records: Sequence[RequestRecord], pick: Pick) -> Curve:
+    """The distribution of what `pick` reads: at a target, the TBT's is the attainment."""
+    values = sorted(value for value in map(pick, records) if value is not None)
+    # A request under two tokens was served and has no TBT: it is no part of that distribution.
+    never = sum(record.outcome is None for record in records)
+    return Curve(name=name, style=style, values=values, total=len(values) + never)
+
+
+def tbt_of(record: RequestRecord) -> float | None:
+    """Its time between tokens, if it has one."""
     return record.outcome.tbt_ms if record.outcome else None
 
 
-def _ttft(record: RequestRecord) -> float | None:
+def ttft_of(record: RequestRecord) -> float | None:
+    """Its time to first token, if it got one."""
     return record.outcome.ttft_ms if record.outcome else None

@@ -16,6 +16,8 @@ from selector.files.trace import TraceRequest
 from selector.simulator.engine import Simulation
 from selector.simulator.page.document import Page
 from selector.simulator.page.explained import foresight, sample
+from selector.simulator.page.latencies import curve_of, tbt_of, ttft_of
+from selector.simulator.page.styles import line_style
 from selector.simulator.page.timelines import activity
 from selector.simulator.report import TargetChoice, summarise
 from selector.simulator.run import SimulatedRequest
@@ -222,6 +224,16 @@ def test_activity_adds_up_to_the_run(trials: list[Trial]) -> None:
             if record.outcome
         )
         assert float(seen.running.sum()) * width == pytest.approx(in_batch_s, rel=0.05)
+
+
+def test_a_tbt_curve_crosses_the_target_at_the_attainment(trials: list[Trial]) -> None:
+    for each in trials:
+        target = each.result.tbt_target_ms
+        assert isinstance(target, float)
+        curve = curve_of(each.result.policy, line_style(0), each.run.records, tbt_of)
+        assert sum(value <= target for value in curve.values) / curve.total == each.result.tbt_attainment
+    picky = curve_of("picky", line_style(0), trials[0].run.records, ttft_of)
+    assert (len(picky.values), picky.total) == (120 - 120 // 7, 120)
 
 
 def test_foresight_counts_what_stayed_within_the_prediction(trials: list[Trial]) -> None:
