@@ -26,7 +26,5 @@ def eligible(request: RequestView, fleet: FleetView, context: PolicyContext) -> 
     return [
         pair
         for pair in zip(fleet.backends, context.backends, strict=True)
-        if pair[0].available
-        and tokens <= pair[1].max_context_tokens
-        and not (needs and needs & pair[1].cannot_serve)
+        if pair[0].available and tokens <= pair[1].max_context_tokens and not (needs and needs & pair[1].cannot_serve)
     ]
