@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from selector.core.policy import BackendSpec
@@ -68,7 +69,7 @@ class _Backend:
         """Its place in the fleet."""
         self.own = 0
         """Requests in flight there that this router sent."""
-        self.groups: dict[tuple[str, float | None], LoadGroup] = {}
+        self.groups: dict[tuple[str, float | None], int] = {}
         """The same by text type and TBT target."""
         self.own_kv_tokens = 0.0
         self.foreign = 0
@@ -96,11 +97,10 @@ class _Backend:
         self._regroup(request, -1)
 
     def _regroup(self, request: RequestView, more: int) -> None:
-        text_type, target_ms = key = request.text_type, request.tbt_target_ms
-        known = self.groups.get(key)
-        requests = more if known is None else known.requests + more
+        key = request.text_type, request.tbt_target_ms
+        requests = self.groups.get(key, 0) + more
         if requests:
-            self.groups[key] = LoadGroup(text_type=text_type, tbt_target_ms=target_ms, requests=requests)
+            self.groups[key] = requests
         else:
             del self.groups[key]
 
@@ -121,7 +121,7 @@ class _Backend:
             batch=own + foreign,
             waiting=signal.waiting if signal else 0,
             kv_tokens=kv_tokens,
-            groups=tuple(self.groups.values()),
+            groups=tuple([_group(*key, requests) for key, requests in self.groups.items()]),
             max_running_requests=(signal and signal.max_running_requests) or spec.max_running_requests,
             max_kv_tokens=(signal and signal.max_kv_tokens) or spec.max_kv_tokens,
             max_context_tokens=spec.max_context_tokens,
@@ -219,6 +219,12 @@ class FleetTracker:
         if not state.stale:
             state.stale = True
             self._stale.append(state)
+
+
+@lru_cache(maxsize=4_096)
+def _group(text_type: str, tbt_target_ms: float | None, requests: int) -> LoadGroup:
+    """The same few groups come again and again."""
+    return LoadGroup(text_type=text_type, tbt_target_ms=tbt_target_ms, requests=requests)
 
 
 def _mean_context(request: RequestView) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
+from selector.simulator.draws import Passes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,10 +45,9 @@ class Job:
     _held: tuple[Hashable, ...] = ()
     """Blocks that it holds in the prefix cache."""
     _prefilled: int = 0
-    _cumulative: npt.NDArray[np.int64] | None = None
-    """Tokens after the first, by verify pass; `None` where each gives one, as without a drafter."""
+    _passes: Passes | None = None
+    """Its verify passes; `None` where each gives one token, as without a drafter."""
     _steps_needed: int = 0
-    _surplus: int = 0
     _started_step: int = 0
     _steps_before: int = 0
     """Steps done before it last joined the batch."""
@@ -66,24 +66,27 @@ class Job:
         taken = min(taken, self._steps_needed)
         if taken <= 0:
             return 1
-        return 1 + (taken if self._cumulative is None else int(self._cumulative[taken - 1]))
+        return 1 + (taken if self._passes is None else self._passes.cumulative[taken - 1])
 
     def passes_by_accepted_drafts(self) -> list[int]:
         """Verify passes that accepted 0, 1, 2 … drafts, up to the most that one accepted; once it left the batch.
 
         Counts drafts beyond the end of the answer too, as `accepted_drafts` does.
         """
-        if self._cumulative is None:
+        if self._passes is None:
             return [self.verify_passes] if self.verify_passes else []
-        tokens = np.diff(self._cumulative[: self.verify_passes], prepend=0)
-        if len(tokens) == len(self._cumulative) > 0:
-            tokens[-1] += self._surplus
-        return [int(count) for count in np.bincount(tokens - 1)]
+        cumulative = self._passes.cumulative[: self.verify_passes]
+        tokens = [after - before for before, after in pairwise((0, *cumulative))]
+        if len(tokens) == self._passes.count:
+            tokens[-1] += self._passes.surplus
+        counts = Counter(tokens)
+        return [counts[accepted + 1] for accepted in range(max(counts, default=0))]
 
     @property
     def accepted_drafts(self) -> int:
         """Drafts accepted in all its verify passes, once finished; SGLang counts those beyond the end too."""
-        return self.output_tokens - 1 + self._surplus - self.verify_passes
+        surplus = self._passes.surplus if self._passes is not None else 0
+        return self.output_tokens - 1 + surplus - self.verify_passes
 
 
 @dataclass(slots=True, kw_only=True)

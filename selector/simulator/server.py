@@ -364,10 +364,21 @@ class ServerModel:
                 self._drop_prefilled(job)
                 self._finish(job)
                 return
-            self._draws.draw_for(job, self.cost.verify_tokens)
+            self._draw(job)
             job._joined_tokens = 1
         self._kv.prefilling_tokens -= job._prefilled
         self._decoding.join(job)
+
+    def _draw(self, job: Job) -> None:
+        tokens = job.output_tokens - 1
+        job._passes = passes = self._draws.passes(
+            job.draw_key,
+            tokens=tokens,
+            accept_length=job.accept_length,
+            spread=job.accept_spread,
+            verify_tokens=self.cost.verify_tokens,
+        )
+        job._steps_needed = tokens if passes is None else passes.count
 
     # ---- decode
 
