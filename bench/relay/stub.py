@@ -6,8 +6,8 @@ One process, one address per backend. What a request asks for says how it is ans
     seed         milliseconds between two of them; 0 sends all at once
     stream       without it one whole answer comes at once
 
-Every content chunk says when it was written (`t<nanoseconds>.` of the system's monotonic clock, which all processes of a
-machine share), so that a reader can tell how long it was on its way.
+Every content chunk says when it was written (`t<nanoseconds>.` of the monotonic clock that all processes of a machine
+share), so that a reader can tell how long it was on its way.
 """
 
 from __future__ import annotations

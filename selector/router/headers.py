@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from multidict import CIMultiDict
-
 OWN_PREFIX = b"x-drafter-selector-"
 
 _HOP_BY_HOP = frozenset(
@@ -22,7 +20,7 @@ _HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-# The body may change length; the host is the backend; events must arrive readable; uvicorn has answered `expect`.
+# The body may change length; the host is the backend; events must arrive readable; `expect` was answered here.
 _NOT_SENT_ON = _HOP_BY_HOP | {b"host", b"content-length", b"accept-encoding", b"expect"}
 
 _MOST_REASON_CHARS = 256
@@ -31,13 +29,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
-def request_headers(headers: RawHeaders, api_key: str | None) -> CIMultiDict[str]:
+def request_headers(headers: RawHeaders, api_key: str | None) -> list[tuple[bytes, bytes]]:
     """The client's headers as they go to a backend; `api_key`, if the backend has one, replaces the client's."""
-    passed: CIMultiDict[str] = CIMultiDict()
-    for name, value in _end_to_end(headers, _NOT_SENT_ON):
-        passed.add(name.decode("latin-1"), _text(value))
+    passed = list(_end_to_end(headers, _NOT_SENT_ON))
     if api_key is not None:
-        passed["authorization"] = f"Bearer {api_key}"
+        passed = [header for header in passed if header[0].lower() != b"authorization"]
+        passed.append((b"authorization", f"Bearer {api_key}".encode()))
     return passed
 
 
@@ -66,14 +63,6 @@ def _end_to_end(headers: RawHeaders, dropped: frozenset[bytes]) -> Iterable[tupl
         lowered = name.lower()
         if lowered not in dropped and lowered not in named and not lowered.startswith(OWN_PREFIX):
             yield name, value
-
-
-def _text(value: bytes) -> str:
-    """For aiohttp, which encodes header values as UTF-8."""
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
 
 
 def _line(text: str) -> bytes:
