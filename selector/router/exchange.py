@@ -56,6 +56,7 @@ class Exchange:
         "_heard",
         "_idle_timeout_s",
         "_informational",
+        "_keeps_alive",
         "_line",
         "_loop",
         "_over",
@@ -87,7 +88,7 @@ class Exchange:
         self._part = b""
         self._head_bytes = 0
         self._silent_looks = 0
-        self._chunked = self._complete = self._informational = self._paused = self._too_much = False
+        self._chunked = self._complete = self._informational = self._keeps_alive = self._paused = self._too_much = False
         self._heard = True
         self._fault: BaseException | None = None
 
@@ -171,7 +172,7 @@ class Exchange:
                 self._fail("it sent too long a head")
         if self._complete and self._line is not None:
             line, paused = self._line, self._paused
-            reusable = parser.should_keep_alive() and not self._too_much
+            reusable = self._keeps_alive and not self._too_much
             self._end(None)
             if paused:
                 line.resume_reading()
@@ -205,6 +206,7 @@ class Exchange:
             self.headers.clear()
             return
         self.status = status
+        self._keeps_alive = parser.should_keep_alive()  # afterwards the parser does not know any more
         self._chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
         self._head.set_result(None)
 
