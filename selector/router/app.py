@@ -41,7 +41,7 @@ class RouterApp:
         if route is None:
             await self._control(scope, receive, send)
             return
-        client = AsgiClient(send)
+        client = AsgiClient(send, chunks=scope["http_version"] != "1.0")
         pump = asyncio.create_task(client.pump())
         try:
             if scope["method"] != "POST":

@@ -85,28 +85,42 @@ def header_texts(headers: Headers) -> Mapping[str, str]:
 class AsgiClient:
     """A client behind a library server. `pump` sends what it was given, in order."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, chunks: bool) -> None:
+        """Without `chunks` (HTTP/1.0 has none) an answer of unknown length is sent once it is complete."""
         self._send = send
+        self._chunks = chunks
+        self._head: tuple[int, Headers] | None = None
+        self._collected: list[bytes] = []
         self._messages: deque[MutableMapping[str, Any] | None] = deque()
         self._waiting = asyncio.Event()
         self._source: Pausable | None = None
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """See `Client`."""
-        self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
+        headers = [*headers, (b"content-length", b"%d" % len(body))]
+        self._put({"type": "http.response.start", "status": status, "headers": headers})
         self._put({"type": "http.response.body", "body": body})
 
     def start(self, status: int, headers: Headers) -> None:
         """See `Client`."""
-        self._put({"type": "http.response.start", "status": status, "headers": headers})
+        if self._chunks:
+            self._put({"type": "http.response.start", "status": status, "headers": headers})
+        else:
+            self._head = status, headers
 
     def piece(self, data: bytes) -> None:
         """See `Client`."""
-        self._put({"type": "http.response.body", "body": data, "more_body": True})
+        if self._chunks:
+            self._put({"type": "http.response.body", "body": data, "more_body": True})
+        else:
+            self._collected.append(data)
 
     def end(self) -> None:
         """See `Client`."""
-        self._put({"type": "http.response.body", "body": b""})
+        if self._head is not None:
+            self.whole(*self._head, b"".join(self._collected))
+        else:
+            self._put({"type": "http.response.body", "body": b""})
 
     def follow(self, source: Pausable) -> None:
         """See `Client`."""

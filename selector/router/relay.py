@@ -132,7 +132,7 @@ class Relay:
         return True
 
     async def _pass_on_stream(self, flight: Flight, answer: Exchange, additions: Additions, client: Client) -> None:
-        client.start(answer.status, response_headers(answer.headers, keep_length=False) + flight.headers)
+        client.start(answer.status, response_headers(answer.headers) + flight.headers)
         client.follow(answer)
         stream, clock = AnswerStream(additions, flight.observer), self._clock
 
@@ -172,7 +172,7 @@ class Relay:
         if answer.status < 400:
             flight.observer.answer(body, self._clock())
             body = answer_without(body, additions)
-        headers = response_headers(answer.headers, keep_length=False) + flight.headers
+        headers = response_headers(answer.headers) + flight.headers
         self._dispatcher.end(flight, _answered(answer.status))
         client.whole(answer.status, headers, body)
 

@@ -97,11 +97,6 @@ def status_line(status: int) -> bytes:
     return b"HTTP/1.1 %d " % status if line is None else line
 
 
-def chunk(data: bytes) -> bytes:
-    """One chunk of a chunked body. `data` is not empty: that would be the end of the body."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
 LAST_CHUNK = b"0\r\n\r\n"
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in HTTPStatus}
