@@ -23,96 +23,20 @@ from uvicorn.server import ServerState
 
 from selector.router.admission import Admission
 from selector.router.answers import CLOSE, RefusedRequest
-from selector.router.client import Incoming, Pausable, refuse
+from selector.router.client import Incoming, refuse
+from selector.router.plainanswer import PlainAnswer
 from selector.router.relay import Relay
 from selector.router.routes import ROUTES, Route
-from selector.router.wire import (
-    LAST_CHUNK,
-    MAX_HEAD_BYTES,
-    Headers,
-    PlainRequest,
-    may_become_plain,
-    plain_request,
-    status_line,
-    written_head,
-)
+from selector.router.wire import MAX_HEAD_BYTES, PlainRequest, may_become_plain, plain_request
 
 _LOG = logging.getLogger("selector.router")
 _MOST_WAITING_BYTES = 65_536
-"""Of requests that came while an answer was under way; more is not read for now."""
+"""Of requests that came while an answer was under way; beyond it the connection ends with that answer."""
 _WRITE_BUFFER_BYTES = 65_536
 """When so much waits for a slow client, its backend is not read until most of it is gone."""
 _LOOK_EVERY_S = 5.0
-_WITHOUT_BODY = frozenset({204, 304})
+_LINGER_S = 1.0
 _Task: TypeAlias = "asyncio.Task[None]"
-
-
-class PlainAnswer:
-    """The answer to one plain request: a `Client` that writes to the connection."""
-
-    __slots__ = ("_source", "_transport", "begun", "complete", "keep_alive", "slow")
-
-    def __init__(self, transport: asyncio.Transport, *, keep_alive: bool, slow: bool) -> None:
-        """`slow`: more than enough waits to be sent already."""
-        self._transport = transport
-        self._source: Pausable | None = None
-        self.keep_alive = keep_alive
-        self.slow = slow
-        self.begun = False
-        self.complete = False
-
-    def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        """See `Client`."""
-        if status in _WITHOUT_BODY:
-            self._write(self._head(status, headers))
-        else:
-            self._write(self._head(status, [*headers, (b"content-length", b"%d" % len(body))]) + body)
-        self.complete = True
-
-    def start(self, status: int, headers: Headers) -> None:
-        """See `Client`."""
-        self._write(self._head(status, [*headers, (b"transfer-encoding", b"chunked")]))
-
-    def piece(self, data: bytes) -> None:
-        """See `Client`."""
-        # The one method that runs for every token: nothing is called that need not be.
-        if not self._transport.is_closing():
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-
-    def end(self) -> None:
-        """See `Client`."""
-        self._write(LAST_CHUNK)
-        self.complete = True
-
-    def follow(self, source: Pausable) -> None:
-        """See `Client`."""
-        self._source = source
-        if self.slow:
-            source.pause()
-
-    def pause(self) -> None:
-        """The client reads more slowly than the backend writes."""
-        self.slow = True
-        if self._source is not None:
-            self._source.pause()
-
-    def resume(self) -> None:
-        """It has caught up."""
-        self.slow = False
-        if self._source is not None:
-            self._source.resume()
-
-    def _head(self, status: int, headers: Headers) -> bytes:
-        self.begun = True
-        if CLOSE in headers:
-            self.keep_alive = False
-        elif not self.keep_alive:
-            headers = [*headers, CLOSE]
-        return written_head(status_line(status), headers)
-
-    def _write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(data)
 
 
 class Front(asyncio.Protocol):
@@ -145,7 +69,8 @@ class Front(asyncio.Protocol):
         self._missing = 0
         self._answer: PlainAnswer | None = None
         self._task: _Task | None = None
-        self._reading = True
+        self._deaf = False
+        """What still comes is dropped: this connection ends with the answer under way."""
         self._since_s = 0.0
         """Since when there is nothing but waiting for the client."""
         self._timer: asyncio.TimerHandle | None = None
@@ -167,15 +92,20 @@ class Front(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
-        if self._task is not None:
+        if self._deaf:
+            return
+        if self._answer is not None:
             self._pending += data
-            if len(self._pending) > _MOST_WAITING_BYTES and self._reading:
-                self._reading = False
-                self._transport.pause_reading()
+            if len(self._pending) > _MOST_WAITING_BYTES:
+                # Reading goes on, or the client's leaving would go unnoticed.
+                self._deaf, self._answer.keep_alive = True, False
+                self._pending = b""
         elif self._request is not None:
             self._body(self._request, data)
         else:
-            self._pending = self._pending + data if self._pending else data
+            if not self._pending:
+                self._since_s = self._loop.time()
+            self._pending += data
             self._head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -265,28 +195,32 @@ class Front(asyncio.Protocol):
             _LOG.error("a request could not be served", exc_info=fault)
             if not answer.begun:
                 answer.whole(500, [(b"content-type", b"text/plain; charset=utf-8"), CLOSE], b"Internal Server Error")
-        if not answer.complete or not answer.keep_alive:
+        if not answer.complete:
             self._transport.close()
+            return
+        if not answer.keep_alive:
+            self._close_gently() if self._deaf else self._transport.close()
             return
         self._server.total_requests += 1
         self._since_s = self._loop.time()
-        if not self._reading:
-            self._reading = True
-            self._transport.resume_reading()
         if self._pending and not self._transport.is_closing():
             self._head()
 
     def _refuse(self, route: Route, refused: RefusedRequest) -> None:
         refuse(PlainAnswer(self._transport, keep_alive=False, slow=False), route, refused, self._admission.metrics)
-        self._pending = b""
-        self._transport.close()
+        self._close_gently()
 
     def _refuse_head(self) -> None:
         body = b"the head of the request is too long"
         headers = [(b"content-type", b"text/plain; charset=utf-8")]
         PlainAnswer(self._transport, keep_alive=False, slow=False).whole(431, headers, body)
+        self._close_gently()
+
+    def _close_gently(self) -> None:
+        """Closes once the client had time to read why: what it still sends would make the system drop the answer."""
         self._pending = b""
-        self._transport.close()
+        self._deaf = True
+        self._loop.call_later(_LINGER_S, self._transport.close)
 
     def _hand_over(self) -> None:
         """The library server takes the connection."""
@@ -323,13 +257,12 @@ class Library(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
-        if self._in_head:
-            # What a read holds beyond the head is counted too: the bound is on what is kept, not exact.
+        super().data_received(data)
+        if self._in_head and not self.transport.is_closing():
+            # Of the read in which a head begins, what is before it counts too: a bound, not a measure.
+            self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.send_400_response("The head of the request is too long.")
-                return
-            self._head_bytes += len(data)
-        super().data_received(data)
 
     def on_headers_complete(self) -> None:
         """A head is complete."""

@@ -1,4 +1,4 @@
-"""Which headers pass through, in both directions, and those that the router adds. Names are in lower case throughout."""
+"""Which headers pass through, in both directions, and those that the router adds. All names are in lower case."""
 
 from __future__ import annotations
 

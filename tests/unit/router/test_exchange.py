@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -57,7 +58,7 @@ async def read(reads: Iterable[bytes], *, ends: bool | None = None) -> tuple[Exc
 
 def cut(stream: bytes, cuts: Iterable[int]) -> list[bytes]:
     places = sorted({0, len(stream), *(place % len(stream) for place in cuts)})
-    return [stream[a:b] for a, b in zip(places, places[1:], strict=False)]
+    return [stream[a:b] for a, b in pairwise(places)]
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=12))

@@ -151,7 +151,9 @@ def test_a_long_head_is_read_in_time_that_grows_with_its_length() -> None:
 
 
 def test_a_head_is_written_line_by_line() -> None:
-    assert written_head(status_line(200), [(b"a", b"b"), (b"c", b"\xfc")]) == b"HTTP/1.1 200 OK\r\na: b\r\nc: \xfc\r\n\r\n"
+    assert (
+        written_head(status_line(200), [(b"a", b"b"), (b"c", b"\xfc")]) == b"HTTP/1.1 200 OK\r\na: b\r\nc: \xfc\r\n\r\n"
+    )
     assert status_line(299) == b"HTTP/1.1 299 "
 
 
