@@ -94,9 +94,13 @@ class Exchange:
 
     # what the relay does
 
-    async def head(self) -> None:
-        """Returns when `status` and `headers` have come. Raises `UpstreamError` when they do not."""
-        failed = await self._head
+    async def head(self, within_s: float) -> None:
+        """Returns when `status` and `headers` have come. Raises `UpstreamError` when they do not, or not in time."""
+        timer = self._loop.call_later(within_s, self._fail, "no answer in time")
+        try:
+            failed = await self._head
+        finally:
+            timer.cancel()
         if failed is not None:
             raise UpstreamError(failed)
 

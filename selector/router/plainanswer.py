@@ -1,4 +1,4 @@
-"""The answer to one plain request, written straight to the client's connection: one write a piece, nothing in between."""
+"""The answer to one plain request, written straight to the client's connection: one write a piece."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from uuid import uuid4
+from secrets import token_hex
 
 from selector.core.types import Finish
 from selector.errors import UpstreamError
@@ -76,7 +76,7 @@ class Relay:
     def _read(self, incoming: Incoming) -> ClientRequest:
         body, incoming.body = incoming.body, b""
         headers = header_texts(incoming.headers)
-        return self._reader.read(incoming.route, headers, body, request_id=uuid4().hex, arrival_s=self._clock())
+        return self._reader.read(incoming.route, headers, body, request_id=token_hex(16), arrival_s=self._clock())
 
     async def _deliver(self, request: ClientRequest, incoming: Incoming, client: Client) -> None:
         tried: set[str] = set()

@@ -78,27 +78,18 @@ class Upstream:
         """
         own = [(b"host", self._host_header), (b"content-length", b"%d" % len(body))]
         head = written_head(b"POST %b%b HTTP/1.1" % (self._path, target), own + headers)
-        exchange: Exchange | None = None
+        connection = self._pool.idle() or await self._connected()
+        exchange = Exchange(connection, asyncio.get_running_loop(), self._idle_timeout_s)
+        if len(body) <= _COPIED_BODY_BYTES:
+            connection.begin(exchange, head + body)
+        else:
+            connection.begin(exchange, head, body)
+        # Held by the transport until it is sent, and by the caller as long as it might be sent again.
+        del body
         try:
-            async with asyncio.timeout(self._first_byte_timeout_s + generating_s):
-                connection = self._pool.idle()
-                if connection is None:
-                    connection = await self._connected()
-                exchange = Exchange(connection, asyncio.get_running_loop(), self._idle_timeout_s)
-                if len(body) <= _COPIED_BODY_BYTES:
-                    connection.begin(exchange, head + body)
-                else:
-                    connection.begin(exchange, head, body)
-                # Held by the transport until it is sent, and by the caller as long as it might be sent again.
-                del body
-                await exchange.head()
-        except TimeoutError:
-            if exchange is not None:
-                exchange.close()
-            raise UpstreamError("no answer in time") from None
+            await exchange.head(self._first_byte_timeout_s + generating_s)
         except BaseException:
-            if exchange is not None:
-                exchange.close()
+            exchange.close()
             raise
         return exchange
 

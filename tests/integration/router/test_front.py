@@ -397,7 +397,7 @@ async def test_an_idle_connection_to_a_backend_that_closes_or_speaks_is_not_used
         first = await pool.connect()
         exchange = RouterExchange(first, asyncio.get_running_loop(), 60.0)
         first.begin(exchange, request_bytes(PATH, CHAT))
-        await exchange.head()
+        await exchange.head(5.0)
         assert await exchange.whole_body() == b"{}"
         assert pool.idle() is first
         pool.give_back(first)
@@ -409,7 +409,7 @@ async def test_an_idle_connection_to_a_backend_that_closes_or_speaks_is_not_used
         late = RouterExchange(first, asyncio.get_running_loop(), 60.0)
         first.begin(late, b"x")
         with pytest.raises(Exception, match="the connection broke"):
-            await late.head()
+            await late.head(5.0)
         await pool.close()
 
 

@@ -43,14 +43,20 @@ async def read(reads: Iterable[bytes], *, ends: bool | None = None) -> tuple[Exc
     """The exchange after these reads, and the pieces of its body. `ends`: how the connection ended, if it did."""
     line, pieces = Line(), list[bytes]()
     exchange = Exchange(line, asyncio.get_running_loop(), 60.0)
+
+    async def passed() -> None:
+        await exchange.head(5.0)
+        await exchange.pass_to(pieces.append)
+
+    passing = asyncio.ensure_future(passed())
     for data in reads:
         exchange.feed(data)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
     if ends is not None:
         exchange.lost(cleanly=ends)
     try:
-        async with asyncio.timeout(5):
-            await exchange.head()
-            await exchange.pass_to(pieces.append)
+        await passing
     finally:
         exchange.close()
     return exchange, line, pieces
@@ -68,6 +74,49 @@ def test_a_chunk_is_a_piece_however_it_was_read(cuts: list[int]) -> None:
     assert (exchange.status, exchange.is_event_stream) == (200, True)
     assert exchange.headers == [(b"content-type", b"text/event-stream"), (b"transfer-encoding", b"chunked")]
     assert line.done == ["reusable"]
+
+
+FRAMES = [b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in CHUNKS]
+ODD_FRAMES = [
+    (b"1;a=b\r\nx\r\n", b"x"),  # an extension
+    (b"001\r\nx\r\n", b"x"),
+    (b"2\r\n\r\n\r\n", b"\r\n"),
+    (b"1\r\nx\r\n1\r\ny\r\n", b"xy"),
+    (b"9\r\n1\r\nx\r\n0\r\n\r\n", b"1\r\nx\r\n0\r\n"),  # chunks inside a chunk
+]
+
+
+def test_chunks_that_come_one_a_read_are_read_as_those_that_do_not() -> None:
+    _, line, pieces = asyncio.run(read([STREAM_HEAD, *FRAMES, b"0\r\n\r\n"]))
+    assert (tuple(pieces), line.done) == (CHUNKS, ["reusable"])
+
+
+@pytest.mark.parametrize(("odd", "content"), ODD_FRAMES)
+async def test_odd_chunks_between_plain_ones_are_read_as_they_are(odd: bytes, content: bytes) -> None:
+    line, pieces = Line(), list[bytes]()
+    exchange = Exchange(line, asyncio.get_running_loop(), 60.0)
+    exchange.feed(STREAM_HEAD)
+    passing = asyncio.ensure_future(exchange.pass_to(pieces.append))
+    await asyncio.sleep(0)
+    for data in (FRAMES[0], FRAMES[1], odd, FRAMES[1], odd[:1], odd[1:], FRAMES[2], b"0\r\n\r\n"):
+        exchange.feed(data)
+    await passing
+    assert b"".join(pieces) == b"".join([*CHUNKS[:2], content, CHUNKS[1], content, CHUNKS[2]])
+    assert line.done == ["reusable"]
+
+
+@pytest.mark.parametrize("size", [b"+1", b"-1", b" 1", b"1 ", b"0x1", b"1_0", b"", b"g", b"\xd9\xa1"])
+async def test_a_size_that_only_python_understands_is_no_chunk(size: bytes) -> None:
+    exchange, pieces = Exchange(Line(), asyncio.get_running_loop(), 60.0), list[bytes]()
+    exchange.feed(STREAM_HEAD)
+    passing = asyncio.ensure_future(exchange.pass_to(pieces.append))
+    await asyncio.sleep(0)
+    exchange.feed(FRAMES[0])
+    exchange.feed(size + b"\r\nx\r\n")
+    exchange.lost(cleanly=True)
+    with pytest.raises(UpstreamError):
+        await passing
+    assert pieces == [CHUNKS[0]]
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=12))
