@@ -2,7 +2,7 @@
 
 Each proxy runs alone on one core; the stub that plays the backends and the client share the other. Every proxy stands
 in front of the same two backends and is warmed up first. Figures that depend on the machine's other load (everything
-in milliseconds) are also measured directly against the stub, in the same run, and subtracted.
+in milliseconds) are measured directly against the stub too, right before each proxy, and subtracted.
 
     added TTFB          16 streams at 20 ms, from the request written to the first content chunk
     whole answer        one at a time, not streamed
@@ -155,16 +155,16 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace, client_core: int) -> None:
         self._options = options
-        self._core = client_core
+        self.core = client_core
 
     def times(self, url: str) -> Figures:
         """What a reader notices, with the stub or a proxy at `url`."""
         options = self._options
-        load(self._core, url=url, connections=16, requests=64, tokens=16, pace_ms=1)
-        first = load(self._core, url=url, connections=16, requests=16 * options.rounds)
-        whole = load(self._core, url=url, connections=1, requests=options.whole, stream=False)
-        even = load(self._core, url=url, connections=64, requests=64 * options.rounds // 4)
-        burst = load(self._core, url=url, connections=4, requests=64, pace_ms=0)
+        load(self.core, url=url, connections=16, requests=64, tokens=16, pace_ms=1)
+        first = load(self.core, url=url, connections=16, requests=16 * options.rounds)
+        whole = load(self.core, url=url, connections=1, requests=options.whole, stream=False)
+        even = load(self.core, url=url, connections=64, requests=64 * options.rounds // 4)
+        burst = load(self.core, url=url, connections=4, requests=64, pace_ms=0)
         return {
             "ttfb_p50_ms": at(first["ttfb_ms"], 50),
             "ttfb_p99_ms": at(first["ttfb_ms"], 99),
@@ -185,7 +185,7 @@ class Bench:
         """CPU time per chunk at many paced streams."""
         options = self._options
         before_s, begun_s = cpu_s(pid), time.monotonic()
-        seen = load(self._core, url=url, connections=256, requests=256 * options.cpu_rounds)
+        seen = load(self.core, url=url, connections=256, requests=256 * options.cpu_rounds, limit_s=60.0)
         used_s, took_s = cpu_s(pid) - before_s, time.monotonic() - begun_s
         return {
             "cpu_us_per_chunk": round(1e6 * used_s / max(1, seen["chunks"]), 2),
@@ -201,7 +201,7 @@ class Bench:
         count = self._options.held
         before_kb = most_kb = rss_kb(pid)
         given = Load(url=url, connections=count, requests=count, tokens=24, pace_ms=1_000, spread_s=8.0, limit_s=90.0)
-        with begun_load(self._core, given) as client:
+        with begun_load(self.core, given) as client:
             # Nothing is read before the end: the client prints once, when it is done.
             while client.poll() is None and most_kb:
                 most_kb = max(most_kb, rss_kb(pid))
@@ -224,7 +224,7 @@ class Bench:
         rss = []
         failed = 0
         for _ in range(10):
-            failed += load(self._core, requests=tenth, **fields)["failed"]
+            failed += load(self.core, requests=tenth, **fields)["failed"]
             rss.append(rss_kb(pid))
         return {
             "soak_streams": 10 * tenth,
@@ -244,26 +244,31 @@ def added(proxy: Figures, direct: Figures) -> Figures:
     return figures
 
 
-def measure(bench: Bench, proxy: Proxy, port: int, core: int, work: Path, options: argparse.Namespace) -> Figures:
-    """All figures of one proxy. Raises `MissingPeer` when it does not serve."""
+def measure(
+    bench: Bench, proxy: Proxy, port: int, core: int, work: Path, upstream: str, options: argparse.Namespace
+) -> tuple[Figures, Figures]:
+    """All figures of one proxy, and the times without it. Raises `MissingPeer` when it does not serve."""
     url, log = f"http://127.0.0.1:{port}", work / f"{proxy.name}.log"
     with started(proxy.command, core, log, proxy.environment) as pid:
         wait_for(url + proxy.path, proxy.name, pid, log)
         until_it_answers(bench, url, proxy.name)
+        # Right before, so that both meet the same machine.
+        direct = bench.times(upstream)
         figures = bench.times(url)
+        figures |= added(figures, direct)
         figures |= bench.cost(url, pid)
         if options.held:
             figures |= bench.held(url, pid)
         if options.soak and (proxy.name == "drafter-selector" or options.soak_all):
             figures |= bench.growth(url, pid)
-    return figures
+    return figures, direct
 
 
 def until_it_answers(bench: Bench, url: str, name: str) -> None:
     """Some say that they are healthy before they know their backends."""
     end_s = time.monotonic() + 30.0
     while time.monotonic() < end_s:
-        if load(bench._core, url=url, connections=1, requests=1, tokens=2, pace_ms=1, limit_s=10.0)["completed"]:
+        if load(bench.core, url=url, connections=1, requests=1, tokens=2, pace_ms=1, limit_s=10.0)["completed"]:
             return
         time.sleep(0.5)
     raise MissingPeer(f"{name} answers no request")
@@ -335,8 +340,6 @@ def main() -> None:
         stub_pid = stack.enter_context(started(stub, other_core, work / "stub.log"))
         wait_for(upstreams[0] + "/health", "the stub", stub_pid, work / "stub.log")
         bench = Bench(options, other_core)
-        direct = bench.times(upstreams[0])
-        results["direct"] = direct
         for name in ("drafter-selector", *PEERS):
             if options.only and name not in options.only:
                 continue
@@ -347,12 +350,12 @@ def main() -> None:
                     proxy = ours(port, upstreams, work)
                 else:
                     proxy = PEERS[name](port, upstreams, work, CACHE)
-                figures = measure(bench, proxy, port, proxy_core, work, options)
+                figures, direct = measure(bench, proxy, port, proxy_core, work, upstreams[0], options)
             except MissingPeer as absent:
                 missing[name] = str(absent)
                 print(f"{name} left out: {absent}", file=sys.stderr)
                 continue
-            results[name] = figures | added(figures, direct)
+            results[name] = figures | {f"direct_{key}": value for key, value in direct.items() if key.endswith("_ms")}
             about[name] = proxy.version
         print(table(results))
     document = {

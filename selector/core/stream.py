@@ -56,11 +56,15 @@ class EventSplitter:
         search_from = max(0, len(self.pending) - _LONGEST_END + 1)
         pending = self.pending + data if self.pending else data
         events: list[bytes] = []
-        start = 0
-        for end in _EVENT_END.finditer(pending, search_from):
-            events.append(pending[start : end.end()])
-            start = end.end()
-        rest = pending[start:]
+        if b"\r" not in pending:
+            *whole, rest = pending.split(b"\n\n")
+            events = [event + b"\n\n" for event in whole]
+        else:
+            start = 0
+            for end in _EVENT_END.finditer(pending, search_from):
+                events.append(pending[start : end.end()])
+                start = end.end()
+            rest = pending[start:]
         if len(rest) > MAX_EVENT_BYTES:
             events.append(rest)
             rest = b""
