@@ -23,8 +23,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_MOST_WAITING_MESSAGES = 16
-"""So many pieces may wait for a slow client before its backend is slowed down."""
+_MOST_WAITING_BYTES = 65_536
+"""So much may wait for a slow client before its backend is slowed down."""
 
 
 class ClientGone(SelectorError):
@@ -93,6 +93,7 @@ class AsgiClient:
         self._collected: list[bytes] = []
         self._messages: deque[MutableMapping[str, Any] | None] = deque()
         self._waiting = asyncio.Event()
+        self._waiting_bytes = 0
         self._source: Pausable | None = None
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
@@ -138,6 +139,7 @@ class AsgiClient:
                 if message is None:
                     return
                 await self._send(message)
+                self._waiting_bytes -= len(message.get("body", b""))
             if self._source is not None:
                 self._source.resume()
             self._waiting.clear()
@@ -145,8 +147,9 @@ class AsgiClient:
 
     def _put(self, message: MutableMapping[str, Any] | None) -> None:
         self._messages.append(message)
+        self._waiting_bytes += 0 if message is None else len(message.get("body", b""))
         self._waiting.set()
-        if self._source is not None and len(self._messages) > _MOST_WAITING_MESSAGES:
+        if self._source is not None and self._waiting_bytes > _MOST_WAITING_BYTES:
             self._source.pause()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selector.core.stream import EventSplitter, StreamObserver
@@ -173,6 +173,7 @@ CONTENT_EVENTS = st.one_of(
 )
 
 
+@settings(max_examples=60)
 @given(st.lists(CONTENT_EVENTS, max_size=12), st.booleans(), st.booleans())
 def test_an_event_of_a_known_shape_is_understood_as_any_other(
     contents: list[bytes], usage: bool, spec_details: bool
