@@ -6,9 +6,11 @@ Peers live in environments of their own under one cache folder; nothing is insta
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -150,8 +152,9 @@ def litellm(port: int, upstreams: Sequence[str], work: Path, cache: Path) -> Pro
         for url in upstreams
     ]
     configuration = work / "litellm.yaml"
+    general = {"dangerously_permit_weak_or_unset_master_key": True}  # it serves this benchmark alone
     # JSON is YAML.
-    configuration.write_text(json.dumps({"model_list": models}), encoding="utf-8")
+    configuration.write_text(json.dumps({"model_list": models, "general_settings": general}), encoding="utf-8")
     command = [str(home / "bin" / "litellm"), "--config", str(configuration), "--host", "127.0.0.1"]
     return Proxy(
         name="litellm",
@@ -165,9 +168,18 @@ def litellm(port: int, upstreams: Sequence[str], work: Path, cache: Path) -> Pro
 PEERS = {"nginx": nginx, "sglang-router": sglang_router, "smg": smg, "litellm": litellm}
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in listeners]
+
+
 def _rust_options(port: int, upstreams: Sequence[str]) -> list[str]:
     options = ["--host", "127.0.0.1", "--port", str(port), "--policy", "round_robin", "--log-level", "error"]
-    return [*options, "--prometheus-port", str(port + 1), "--worker-urls", *upstreams]
+    return [*options, "--prometheus-port", str(free_ports(1)[0]), "--worker-urls", *upstreams]
 
 
 def _environment(home: Path, requirement: str) -> Path:

@@ -19,7 +19,7 @@ import json
 import os
 import platform
 import resource
-import socket
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,7 +34,7 @@ from statistics import quantiles
 from typing import Any
 
 from load import Load
-from peers import ARMS, PEERS, MissingPeer, Proxy, ours
+from peers import ARMS, PEERS, MissingPeer, Proxy, free_ports, ours
 
 HERE = Path(__file__).parent
 RESULT = HERE.parent / "results" / "relay.json"
@@ -45,15 +45,6 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
 
 Figures = dict[str, float | int | None]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in listeners]
 
 
 @contextmanager
@@ -199,8 +190,18 @@ class Bench:
     def held(self, url: str, pid: int) -> Figures:
         """Memory of streams that are open at the same time."""
         count = self._options.held
+        spread_s = count / 250.0
         before_kb = most_kb = rss_kb(pid)
-        given = Load(url=url, connections=count, requests=count, tokens=24, pace_ms=1_000, spread_s=8.0, limit_s=90.0)
+        # Every stream outlasts the opening of all of them.
+        given = Load(
+            url=url,
+            connections=count,
+            requests=count,
+            tokens=round(spread_s) + 10,
+            pace_ms=1_000,
+            spread_s=spread_s,
+            limit_s=4 * spread_s + 60.0,
+        )
         with begun_load(self.core, given) as client:
             # Nothing is read before the end: the client prints once, when it is done.
             while client.poll() is None and most_kb:
@@ -322,6 +323,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """The command."""
     options = options_of()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         sys.exit("needs two cores: one for the proxy, one for stub and client")
