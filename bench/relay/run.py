@@ -7,7 +7,8 @@ in milliseconds) are measured directly against the stub too, right before each p
     added TTFB          16 streams at 20 ms, from the request written to the first content chunk
     whole answer        one at a time, not streamed
     chunk way, gap      64 streams at 20 ms; a chunk's way is from the stub's write to the client's read
-    CPU per chunk       256 streams at 20 ms; CPU time of the proxy over content chunks, requests and polls included
+    CPU per chunk       256 streams at 20 ms; CPU time of the proxy over content chunks, requests and polls included;
+                        streams of 512 chunks tell the cost of a request from that of a chunk
     RSS per stream      2,000 streams held open at a slow pace; also whether all of them got through
     RSS growth          many short streams; resident memory after the last tenth against after the first tenth
 """
@@ -43,6 +44,9 @@ START_LIMIT_S = 90.0
 STOP_LIMIT_S = 15.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
+
+SHORT_TOKENS, LONG_TOKENS = 64, 512
+"""Lengths of streams between which the cost of a request and that of a chunk are told apart."""
 
 Figures = dict[str, float | int | None]
 
@@ -173,19 +177,33 @@ class Bench:
         }
 
     def cost(self, url: str, pid: int) -> Figures:
-        """CPU time per chunk at many paced streams."""
+        """CPU time per chunk at many paced streams, and how it divides between requests and chunks."""
         options = self._options
-        before_s, begun_s = cpu_s(pid), time.monotonic()
-        seen = load(self.core, url=url, connections=256, requests=256 * options.cpu_rounds, limit_s=60.0)
-        used_s, took_s = cpu_s(pid) - before_s, time.monotonic() - begun_s
+        fields: dict[str, Any] = {"url": url, "connections": 256, "limit_s": 60.0}
+        begun_s = time.monotonic()
+        used_s, seen = self._used(pid, requests=256 * options.cpu_rounds, tokens=SHORT_TOKENS, **fields)
+        took_s = time.monotonic() - begun_s
+        long_used_s, long_seen = self._used(pid, requests=256, tokens=LONG_TOKENS, **fields)
+        short_us = 1e6 * used_s / max(1, seen["chunks"])
+        long_us = 1e6 * long_used_s / max(1, long_seen["chunks"])
+        # us(tokens) = per chunk + per request / tokens, at two lengths.
+        request_us = (short_us - long_us) / (1 / SHORT_TOKENS - 1 / LONG_TOKENS)
         return {
-            "cpu_us_per_chunk": round(1e6 * used_s / max(1, seen["chunks"]), 2),
+            "cpu_us_per_chunk": round(short_us, 2),
+            "cpu_us_per_chunk_long": round(long_us, 2),
+            "cpu_us_of_a_request": round(request_us, 1),
+            "cpu_us_of_a_chunk": round(long_us - request_us / LONG_TOKENS, 2),
             "cpu_frac": round(used_s / took_s, 3),
             "loaded_ttfb_p50_ms": at(seen["ttfb_ms"], 50),
             "loaded_gap_p99_ms": at(seen["gap_ms"], 99),
             "loaded_merged_chunks": seen["merged_chunks"],
-            "loaded_failed": seen["failed"],
+            "loaded_failed": seen["failed"] + long_seen["failed"],
         }
+
+    def _used(self, pid: int, **fields: Any) -> tuple[float, Any]:
+        before_s = cpu_s(pid)
+        seen = load(self.core, **fields)
+        return cpu_s(pid) - before_s, seen
 
     def held(self, url: str, pid: int) -> Figures:
         """Memory of streams that are open at the same time."""
@@ -276,6 +294,8 @@ def until_it_answers(bench: Bench, url: str, name: str) -> None:
 
 TABLE = (
     ("cpu_us_per_chunk", "CPU µs/chunk", True),
+    ("cpu_us_of_a_request", "µs/request", False),
+    ("cpu_us_of_a_chunk", "µs/more chunk", False),
     ("added_ttfb_p50_ms", "TTFB p50 +ms", False),
     ("added_ttfb_p99_ms", "TTFB p99 +ms", False),
     ("added_whole_p50_ms", "whole +ms", False),
