@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -89,6 +90,9 @@ async def _serve(router: RunningRouter) -> int:
         loop.add_signal_handler(number, end)
     try:
         async with router:
+            # What was made by now stays: collections need not go through it again, while streams wait.
+            gc.collect()
+            gc.freeze()
             print(_ready_line(router), flush=True)
             await told.wait()
             if not await router.drain():

@@ -35,7 +35,7 @@ _SGLEXT_FIELDS = (
 ExpectedOutput = Callable[[str, int | None], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ClientRequest:
     """One request to pass on."""
 
@@ -43,10 +43,10 @@ class ClientRequest:
     """The router's own name for it, unique and of fixed length."""
     route: Route
     body: bytes
-    """As it came."""
+    """As it came; nothing once it is released."""
     arrival_s: float
     fields: Mapping[str, Any]
-    """The body, parsed; empty where no policy decides."""
+    """The body, parsed; empty where no policy decides, and once it is released."""
     view: RequestView | None
     """What the policy sees; `None` where none decides."""
     streams: bool = False
@@ -55,16 +55,18 @@ class ClientRequest:
     wants_usage: bool = False
     wants_sglext: bool = False
     """Whether the client asked for anything in SGLang's extension chunk."""
+    given_rids: tuple[str, ...] = ()
+    """What the client named it."""
 
     @property
     def rids(self) -> tuple[str, ...]:
         """By which the client, or the backend, knows the request."""
-        given = self.fields.get("rid")
-        if isinstance(given, str) and given:
-            return (given,)
-        if isinstance(given, list):
-            return tuple(rid for rid in given if isinstance(rid, str) and rid)
-        return (self.id,)
+        return self.given_rids or (self.id,)
+
+    def release(self) -> None:
+        """The request will not be sent again: lets go of its body."""
+        self.body = b""
+        self.fields = {}
 
     @property
     def needs_rid(self) -> bool:
@@ -123,6 +125,7 @@ class RequestReader:
             wants_usage=isinstance(options, dict) and bool(options.get("include_usage")),
             wants_sglext=any(fields.get(name) for name in _SGLEXT_FIELDS)
             or any(name.startswith("x-sglext-") for name in headers),
+            given_rids=_given_rids(fields),
         )
 
     def _slo_class(self, headers: Mapping[str, str]) -> str:
@@ -200,6 +203,12 @@ def _max_output_tokens(route: Route, fields: Mapping[str, Any]) -> int | None:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
     return None
+
+
+def _given_rids(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    given = fields.get("rid")
+    names = given if isinstance(given, list) else [given]
+    return tuple(rid for rid in names if isinstance(rid, str) and rid)
 
 
 def _samples(route: Route, fields: Mapping[str, Any]) -> int:

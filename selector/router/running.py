@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,9 +30,11 @@ from selector.files.decision_log import BackendRecord, PolicyRecord, StartEvent
 from selector.files.decision_log_writer import DecisionLogWriter
 from selector.files.fleet import LoadedFleet
 from selector.files.policy import LoadedPolicy
+from selector.router.admission import Admission
 from selector.router.app import RouterApp
 from selector.router.control import control_app
 from selector.router.dispatch import Dispatcher
+from selector.router.front import Front
 from selector.router.metrics import RouterMetrics
 from selector.router.relay import Relay
 from selector.router.request import RequestReader
@@ -97,7 +100,7 @@ class RunningRouter:
         self.state.draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(self._fleet.fleet.router.drain_timeout_s):
-                await self._app.idle()
+                await self._relay.idle()
                 return True
         return False
 
@@ -149,11 +152,12 @@ class RunningRouter:
         )
         _read_by_metrics(self.state)
         reader = RequestReader(fleet.fleet, dispatcher.expected_output_tokens)
-        relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s, max_body_bytes=options.max_body_bytes)
-        self._app = RouterApp(relay, control_app(self.state), self.state)
+        self._relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s)
+        admission = Admission(self.state, max_body_bytes=options.max_body_bytes)
+        app = RouterApp(admission, self._relay, control_app(self.state))
         await watch.first_look()
         stack.push_async_callback(_cancelled, asyncio.create_task(watch.run()))
-        server = _Server(self._app)
+        server = _Server(app, partial(Front, relay=self._relay, admission=admission))
         stack.push_async_callback(server.end)
         await server.begin(listener)
         stack.push_async_callback(self._drain_once)
@@ -192,11 +196,11 @@ class RunningRouter:
 class _Server(uvicorn.Server):
     """uvicorn in somebody else's loop."""
 
-    def __init__(self, app: RouterApp) -> None:
+    def __init__(self, app: RouterApp, front: Callable[..., Front]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=front,  # type: ignore[arg-type] # a class for uvicorn, which only ever calls it
                 ws="none",
                 lifespan="off",
                 log_config=None,
