@@ -68,11 +68,17 @@ class Controller:
 
     def end(self, outcome: Outcome, now_s: float) -> bool:
         """A request ended. Returns False, and learns nothing, if it had ended before."""
+        request = self.tracker.request(outcome.request_id)
         if not self.tracker.finished(outcome.request_id, now_s):
             return False
         if outcome.verify_passes is not None and outcome.accepted_drafts is not None:
             self.context.acceptance.observe(
-                outcome.arm, outcome.text_type, outcome.verify_passes, outcome.accepted_drafts
+                outcome.arm,
+                outcome.text_type,
+                outcome.verify_passes,
+                outcome.accepted_drafts,
+                request=request,
+                at_s=now_s,
             )
         if outcome.finish is Finish.DONE:
             self.lengths.observe(outcome.text_type, outcome.accepted_tokens)

@@ -235,7 +235,7 @@ def acceptance_model(profiles: Iterable[tuple[str, Profile]]) -> AcceptanceModel
         arm = profile.arm(name)
         widths[name] = arm.verify_tokens
         priors[name] = {
-            text_type: AcceptancePrior(mean=value.mean, request_spread=value.request_spread)
+            text_type: AcceptancePrior(mean=value.mean, request_spread=value.request_spread, survival=value.survival)
             for text_type, value in arm.acceptance.items()
         }
     return AcceptanceModel(priors, widths)
