@@ -13,6 +13,7 @@ under `OFF_DEVIATIONS`), and the correction is bounded: at most `MOST_FACTOR` ei
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 ON_DEVIATIONS = 5.0
@@ -46,6 +47,19 @@ class Effect:
     """Relative change of the accept length per unit: of ln context, or of temperature."""
     standard_error: float
     applied: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectsState:
+    """All that `Effects` learnt, to be kept."""
+
+    means: Mapping[str, tuple[float, float, float, float]]
+    """Weight and mean of ln context, weight and mean of temperature, by text type."""
+    requests: tuple[float, float]
+    squares: tuple[float, float]
+    cross: float
+    products: tuple[float, float]
+    applied: tuple[bool, bool]
 
 
 class Effects:
@@ -115,6 +129,28 @@ class Effects:
             for index, name in enumerate(NAMES)
             if math.isfinite(self._errors[index])
         }
+
+    def state(self) -> EffectsState:
+        """What was learnt."""
+        return EffectsState(
+            means={name: (c.weight, c.value, t.weight, t.value) for name, (c, t) in self._means.items()},
+            requests=(self._requests[0], self._requests[1]),
+            squares=(self._squares[0], self._squares[1]),
+            cross=self._cross,
+            products=(self._products[0], self._products[1]),
+            applied=(self._applied[0], self._applied[1]),
+        )
+
+    def restore(self, state: EffectsState) -> None:
+        """Takes what `state` gave instead of all it knows."""
+        self._means = {
+            name: (_Mean(weight=cw, value=cv), _Mean(weight=tw, value=tv))
+            for name, (cw, cv, tw, tv) in state.means.items()
+        }
+        self._requests, self._squares = list(state.requests), list(state.squares)
+        self._cross, self._products = state.cross, list(state.products)
+        self._applied = list(state.applied)
+        self._solve()
 
     def _solve(self) -> None:
         """The two normal equations; where they cannot be told apart, each by itself is too uncertain to be applied."""
