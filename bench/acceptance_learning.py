@@ -8,9 +8,8 @@ Parts
     regret        the same, at random for each arm and type: `min_energy` learning it, against `min_energy` told it
     drift         one arm falls to a survival rate of 0.05 after 3,000 requests and comes back after 6,500; against
                   `min_energy` told so at once. `drift_stays`: it does not come back
-    mislabelled   a fifth of the requests come with the label of another type: `min_energy` on a mixed fleet, told
-    labels
-                  only or probabilities too, against every fixed arm on as many GPUs, spread and packed
+    mislabelled   a fifth of the requests come with the label of another type: `min_energy` on a mixed fleet, told the
+                  labels only or probabilities too, against every fixed arm on as many GPUs, spread and packed
     alarms        drift alarms in 10,000 stationary requests, and requests until a fall from 0.6 to 0.05 is seen
 
 Energy is all board energy, idle included, per accepted token. Costs are the shipped profile's; arrivals are Poisson and

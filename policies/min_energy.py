@@ -30,9 +30,6 @@ _MOST_DEMANDS = 32
 class Params:
     """`rate_window_s`: memory of the arrival rates; shorter follows faster, longer flaps less.
 
-    `probe_frac` bounds what is spent on learning whether arms that are not used have become better, as a share of
-    requests and of energy (selector/core/probing.py); 0 never probes.
-
     Every `replan_s` the rates are looked at; a plan is made when they moved by `shift_frac`, or after `renew_s`.
     """
 
@@ -42,6 +39,8 @@ class Params:
     rate_window_s: float = 15.0
     keep_within_frac: float = 0.02
     probe_frac: float = 0.01
+    """Bound of what is spent on learning whether arms that are not used have become better, as a share of requests and of
+    energy (selector/core/probing.py); 0 never probes."""
 
 
 class _Arrivals:
