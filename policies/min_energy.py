@@ -39,8 +39,8 @@ class Params:
     rate_window_s: float = 15.0
     keep_within_frac: float = 0.02
     probe_frac: float = 0.01
-    """Bound of what is spent on learning whether arms that are not used have become better, as a share of requests and of
-    energy (selector/core/probing.py); 0 never probes."""
+    """Bound of what is spent on learning whether arms that are not used have become better, as a share of requests and
+    of energy (selector/core/probing.py); 0 never probes."""
 
 
 class _Arrivals:

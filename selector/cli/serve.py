@@ -89,6 +89,8 @@ async def _serve(router: RunningRouter) -> int:
         loop.add_signal_handler(number, end)
     try:
         async with router:
+            if router.state.snapshots.problem is not None:
+                print(f"serve: {router.state.snapshots.problem}", file=sys.stderr)
             print(_ready_line(router), flush=True)
             await told.wait()
             if not await router.drain():

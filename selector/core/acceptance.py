@@ -36,6 +36,8 @@ from selector.core.survival import accept_length_of, converted_accept_length, st
 from selector.core.types import TEXT_TYPES, UNKNOWN_TEXT_TYPE, RequestView
 
 __all__ = [
+    "HALF_LIFE_REQUESTS",
+    "REFINE_KEYS",
     "AcceptanceModel",
     "AcceptancePrior",
     "Estimate",
