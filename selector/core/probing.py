@@ -30,7 +30,9 @@ from selector.core.types import RequestView
 BURST = 8
 """Probes that follow each other: about as many as a drift test needs to see a large change."""
 LEFT_AFTER_DECISIONS = 100
-"""An arm counts as left by a text type after so many decisions on that type without it."""
+"""An arm counts as left by a text type after so many decisions on that type without it; twice as many after every burst
+that made no difference, up to `MOST_DECISIONS`. A drift of the arm begins anew."""
+MOST_DECISIONS = 1_600
 _BEGINS_ONE_IN = 16
 _GIVEN_UP_AFTER_DECISIONS = 1_000
 _OPTIMISM_DEVIATIONS = 2.0
@@ -53,6 +55,8 @@ class Prober:
         self._decisions_of_type: dict[str, int] = {}
         self._used: dict[tuple[str, str], int] = {}
         """(arm, text type) → the last decision on the type that went there, counted by type."""
+        self._waits: dict[tuple[str, str], tuple[int, int]] = {}
+        """(arm, text type) → decisions to wait for the next burst, and the restarts of the estimate by then."""
         self._burst: tuple[str, str, int] | None = None
         """Arm, text type and the decision at which the burst is given up."""
         self._silent: dict[str, tuple[int, int]] = {}
@@ -90,6 +94,8 @@ class Prober:
             if found is None:
                 return None
             self._burst = found.arm, request.text_type, self.decisions + _GIVEN_UP_AFTER_DECISIONS
+            wait = min(2 * self._wait(found.arm, request.text_type), MOST_DECISIONS)
+            self._waits[found.arm, request.text_type] = wait, self._restarts(found.arm, request.text_type)
             return found
         arm, text_type, until = self._burst
         if self.decisions > until:
@@ -111,7 +117,9 @@ class Prober:
         best: tuple[int, float, Prediction] | None = None
         for found in predictions:
             used = self._used.get((found.arm, request.text_type), 0)
-            if found.arm == chosen.arm or count - used < LEFT_AFTER_DECISIONS or self._is_silent(found.arm):
+            if found.arm == chosen.arm or self._is_silent(found.arm):
+                continue
+            if count - used < self._wait(found.arm, request.text_type):
                 continue
             hoped = self._hoped(found.arm, request.text_type)
             if hoped is None or not self._affordable(found, chosen, request):
@@ -120,6 +128,15 @@ class Prober:
             if hoped_j < now_j and (best is None or (used, hoped_j) < best[:2]):
                 best = used, hoped_j, found
         return best[2] if best else None
+
+    def _wait(self, arm: str, text_type: str) -> int:
+        wait, restarts = self._waits.get((arm, text_type), (LEFT_AFTER_DECISIONS, 0))
+        return wait if restarts == self._restarts(arm, text_type) else LEFT_AFTER_DECISIONS
+
+    def _restarts(self, arm: str, text_type: str) -> int:
+        learning = self._context.acceptance.learning.get(arm)
+        cell = learning.cells.get(text_type) if learning else None
+        return cell.epoch if cell else 0
 
     def _affordable(self, found: Prediction, chosen: Prediction, request: RequestView) -> bool:
         """Feasible whatever is accepted, and within what is left of the energy budget."""

@@ -158,8 +158,7 @@ class RunningRouter:
                 fingerprint=snapshots.fingerprint,
                 router=snapshots.router,
             )
-            stack.push_async_callback(sharing.close)
-            stack.push_async_callback(_cancelled, asyncio.create_task(sharing.run()))
+            stack.push_async_callback(sharing.stop, asyncio.create_task(sharing.run()))
         watch = FleetWatch(upstreams, profiles, dispatcher, options)
         self.state = RouterState(
             target=fleet.fleet.target,

@@ -37,6 +37,7 @@ class AcceptanceSharing:
         self._group = f"drafter-selector:acceptance:{target}:{fingerprint}"
         self._redis = _client(options)
         self._heard: dict[str, bytes] = {}
+        self._closing = False
         self.rounds = 0
         """Times that it worked."""
         self.failures = 0
@@ -51,9 +52,10 @@ class AcceptanceSharing:
         return len(self._heard)
 
     async def run(self) -> None:
-        """Shares until it is cancelled."""
+        """Shares until it is told to `stop`, or cancelled."""
         wait_s = self._every_s
-        while True:
+        # A client library may lose a cancellation that meets a time-out of its own; the flag is seen all the same.
+        while not self._closing:
             await asyncio.sleep(wait_s)
             wait_s = self._every_s if await self.share() else min(2.0 * wait_s, _LONGEST_BACK_OFF_S)
 
@@ -72,8 +74,11 @@ class AcceptanceSharing:
             self._take(told)
         return True
 
-    async def close(self) -> None:
-        """Lets go of the connection; what was told stays until it expires."""
+    async def stop(self, running: asyncio.Task[None]) -> None:
+        """Ends the task of `run` and lets go of the connection; what was told stays until it expires."""
+        self._closing = True
+        running.cancel()
+        await asyncio.wait([running], timeout=2.0 * self._timeout_s)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._redis.aclose()

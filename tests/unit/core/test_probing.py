@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_neither_budget_is_ever_passed(frac: float) -> None:
 def test_an_arm_that_might_win_is_probed_in_bursts() -> None:
     probes = Requests("none", "dspark-8").probes(4_000, text_type="code")
     assert len(probes) >= 2 * BURST
-    gaps = [later - one for one, later in zip(probes, probes[1:], strict=False)]
+    gaps = [later - one for one, later in pairwise(probes)]
     assert sum(gap == 1 for gap in gaps) >= len(gaps) // 2
     assert max(gaps) > 100
 
@@ -103,5 +104,7 @@ def test_servers_that_do_not_tell_what_they_accepted_are_given_up() -> None:
 
 
 def test_same_seed_same_probes_other_seed_other_probes() -> None:
-    first, again, other = (Requests("none", "dspark-8", seed=seed).probes(3_000, text_type="code") for seed in (1, 1, 2))
+    first, again, other = (
+        Requests("none", "dspark-8", seed=seed).probes(3_000, text_type="code") for seed in (1, 1, 2)
+    )
     assert first == again != other
