@@ -443,20 +443,19 @@ def main() -> None:
     parts: dict[str, Any] = {}
     if args.out is not None and args.out.exists():
         parts = json.loads(args.out.read_text(encoding="utf-8"))["parts"]
-    for name in args.part or PARTS:
-        parts[name] = {"seeds": args.seeds, **PARTS[name](args.seeds)}
-    document = {
-        "command": f"python bench/acceptance_learning.py --seeds {args.seeds}",
+    document: dict[str, Any] = {
+        "command": "python bench/acceptance_learning.py",
         "host": {"machine": platform.machine(), "python": platform.python_version(), "numpy": version("numpy")},
         "version": __version__,
         "profile": PROFILE,
         "assumed": "Poisson arrivals, log-normal lengths, spread between requests 0.15 relative",
         "parts": parts,
     }
-    text = json.dumps(document, indent=1)
-    if args.out is not None:
-        args.out.write_text(text + "\n", encoding="utf-8")
-    sys.stdout.write(text + "\n")
+    for name in args.part or PARTS:
+        parts[name] = {"seeds": args.seeds, **PARTS[name](args.seeds)}
+        if args.out is not None:  # part by part: they take minutes
+            args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
