@@ -199,8 +199,8 @@ class FleetTracker:
 
     def request(self, request_id: str) -> RequestView | None:
         """The view of a request in flight, `None` if it is not."""
-        backend = self._home.get(request_id)
-        return None if backend is None else self._backends[backend].in_flight[request_id]
+        home = self._home.get(request_id)
+        return None if home is None else home[1]
 
     def in_flight(self, backend: str | None = None) -> int:
         """Requests in flight on one backend, or on all."""

@@ -70,7 +70,6 @@ class Simulation:
         """
         self._controller = controller or Controller(context, policy)
         self._specs: tuple[BackendSpec, ...] = context.backends
-        texts = {text for _, text in acceptance}
         self._truth = acceptance if callable(acceptance) else _constant(acceptance)
         # A server refuses what neither its context nor its KV cache could hold, and ends an answer there.
         self._longest = [min(spec.max_context_tokens, spec.max_kv_tokens) for spec in context.backends]
