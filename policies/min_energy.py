@@ -18,6 +18,7 @@ from selector.core.forecast import Forecast, least_violation
 from selector.core.planner import Demand, DemandKey, Plan, Planner
 from selector.core.policy import PolicyContext
 from selector.core.prediction import Prediction
+from selector.core.probing import Prober
 from selector.core.types import Decision, FleetView, Outcome, RequestView
 from selector.errors import PolicyError
 
@@ -37,6 +38,9 @@ class Params:
     shift_frac: float = 0.2
     rate_window_s: float = 15.0
     keep_within_frac: float = 0.02
+    probe_frac: float = 0.01
+    """Bound of what is spent on learning whether arms that are not used have become better, as a share of requests and
+    of energy (selector/core/probing.py); 0 never probes."""
 
 
 class _Arrivals:
@@ -77,6 +81,7 @@ class MinEnergy:
     def __init__(self, params: Params, context: PolicyContext) -> None:
         self._params = params
         self._forecast = Forecast(context)
+        self._prober = Prober(context, requests_frac=params.probe_frac, energy_frac=params.probe_frac)
         self._planner = Planner(context.backends, context.acceptance, context.tbt_quantile)
         self._arrivals: dict[DemandKey, _Arrivals] = {}
         self._plan: Plan | None = None
@@ -97,6 +102,9 @@ class MinEnergy:
         if not predictions:
             return Decision(backend=None, reason="no backend can serve it")
         best, reason = self._following(plan, key, predictions) or least_violation(request, predictions)
+        probe = self._prober.instead(request, predictions, best, fleet.now_s)
+        if probe is not None:
+            best, reason = probe, f"probe of an arm left: {probe.acceptance_samples:.0f} samples so far"
         return self._forecast.decision(request, fleet, best, predictions, reason)
 
     def _planned_with(self, request: RequestView) -> DemandKey:
@@ -169,7 +177,7 @@ def make_policy(params: Params, context: PolicyContext) -> MinEnergy:
         value = getattr(params, name)
         if not 0 < value < math.inf:
             raise PolicyError(f"policy min_energy: {name}", f"is {value}", "give seconds above 0")
-    for name in ("keep_within_frac", "shift_frac"):
+    for name in ("keep_within_frac", "shift_frac", "probe_frac"):
         value = getattr(params, name)
         if not 0 <= value < math.inf:
             raise PolicyError(f"policy min_energy: {name}", f"is {value}", "give a share such as 0.02, 0 for none")

@@ -93,6 +93,8 @@ async def _serve(router: RunningRouter) -> int:
             # What was made by now stays: collections need not go through it again, while streams wait.
             gc.collect()
             gc.freeze()
+            if router.state.snapshots.problem is not None:
+                print(f"serve: {router.state.snapshots.problem}", file=sys.stderr)
             print(_ready_line(router), flush=True)
             await told.wait()
             if not await router.drain():

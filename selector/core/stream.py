@@ -339,7 +339,11 @@ class StreamObserver:
         # A request with n > 1 choices has one entry a choice.
         entries: Iterable[object] = details if isinstance(details, list) else [details]
         known = [count for count in (spec_counts(d) for d in entries if isinstance(d, dict)) if count is not None]
-        if known:
+        negative = [count for count in known if count.verify_passes < 0 or count.accepted_drafts < 0]
+        if negative:
+            # A sum with the others could look possible.
+            self.spec = negative[0]
+        elif known:
             self.spec = SpecCounts(
                 verify_passes=sum(count.verify_passes for count in known),
                 accepted_drafts=sum(count.accepted_drafts for count in known),

@@ -197,6 +197,11 @@ class FleetTracker:
         state.settings = MappingProxyType(dict(settings))
         self._changed(state)
 
+    def request(self, request_id: str) -> RequestView | None:
+        """The view of a request in flight, `None` if it is not."""
+        home = self._home.get(request_id)
+        return None if home is None else home[1]
+
     def in_flight(self, backend: str | None = None) -> int:
         """Requests in flight on one backend, or on all."""
         return len(self._home) if backend is None else self._backends[backend].own

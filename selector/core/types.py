@@ -62,6 +62,10 @@ class RequestView:
     needs: frozenset[Capability] = frozenset()
     session_key: str | None = None
     """Equal keys share a prompt prefix (a chat, a tenant's system prompt)."""
+    temperature: float | None = None
+    """Sampling temperature, `None` if the client left it to the server."""
+    refine_key: str | None = None
+    """Requests of equal keys are taken to accept alike, beyond their text type; `None` unless the fleet file asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,10 @@ class Candidate:
     marginal_j_per_accepted_token: float | None = None
     note: str = ""
     """Why it is not feasible or not chosen, in words; may be empty."""
+    accept_length: float | None = None
+    """Accept length that was expected of this request there."""
+    acceptance_samples: float | None = None
+    """Finished requests behind that estimate, faded ones by what is left of them; 0 is the profile alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from fastapi import FastAPI, Query, Request, Response
 from selector import __version__
 from selector.core.types import BackendView
 from selector.errors import UpstreamError
+from selector.router.acceptancereport import acceptance_report
 from selector.router.answers import flat_error
 from selector.router.state import RouterState
 from selector.router.watch import WatchedBackend
@@ -108,6 +109,7 @@ def router_summary(state: RouterState) -> dict[str, Any]:
         "acceptance": controller.context.acceptance.snapshot(),
         "acceptance_samples": controller.context.acceptance.samples,
         "acceptance_refused_samples": controller.context.acceptance.refused_samples,
+        "acceptance_learning": acceptance_report(controller.context.acceptance, state.snapshots, state.sharing),
         "decision_log": log and {"path": str(log.path), "dropped": log.dropped, "last_error": log.last_error},
     }
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
+from selector.core.acceptancestate import AcceptanceState, Contribution, check
 from selector.core.controller import Controller
 from selector.core.eligibility import can_ever_serve, within_context
 from selector.core.stream import SpecCounts, StreamObserver
@@ -124,6 +125,20 @@ class Dispatcher:
     def health_changed(self, backend: str, *, available: bool, reason: str | None) -> None:
         """A backend became available or not."""
         self._health(backend, available, reason, self._clock())
+
+    def restored(self, state: AcceptanceState) -> None:
+        """What an earlier run learnt is taken over. Raises `DomainError`, and changes nothing, if it does not fit."""
+        self.controller.restored(state)
+        self._write("restored", {"t_s": self._clock(), "state": state})
+
+    def check_contribution(self, contribution: Contribution) -> None:
+        """Raises `DomainError` for what no router of this fleet can have learnt."""
+        check(self.controller.context.acceptance, contribution)
+
+    def heard(self, others: Mapping[str, Contribution]) -> None:
+        """What the other routers learnt so far, checked before."""
+        self.controller.heard(others)
+        self._write("heard", {"t_s": self._clock(), "others": others})
 
     def _decided(self, request: ClientRequest, view: RequestView, tried: Collection[str], now_s: float) -> Flight:
         self._refuse_what_no_backend_serves(view)

@@ -12,7 +12,7 @@ import orjson
 from selector.core.prompttokens import estimate_prompt_tokens
 from selector.core.requestneeds import needs
 from selector.core.requesttext import extract
-from selector.core.sessionkey import session_key
+from selector.core.sessionkey import refine_key, session_key
 from selector.core.texttype import classify
 from selector.core.types import TEXT_TYPES, RequestView
 from selector.files.fleet import Fleet
@@ -31,6 +31,8 @@ _SGLEXT_FIELDS = (
     "return_input_ids_in_sglext",
     "return_output_ids_in_sglext",
 )
+
+_MOST_TEMPERATURE = 100.0
 
 ExpectedOutput = Callable[[str, int | None], float]
 
@@ -80,6 +82,7 @@ class RequestReader:
     def __init__(self, fleet: Fleet, expected_output_tokens: ExpectedOutput) -> None:
         self._slo = fleet.slo
         self._trusts_text_type = fleet.router.trust_text_type_header
+        self._refine = fleet.acceptance.refine
         self._expected_output_tokens = expected_output_tokens
 
     def read(
@@ -111,6 +114,8 @@ class RequestReader:
             tbt_target_ms=target_ms if target_ms is not None else self._slo.tbt_target_ms(slo_class),
             needs=needs(readable),
             session_key=session_key(readable),
+            temperature=_temperature(route, fields),
+            refine_key=refine_key(readable, headers, self._refine),
         )
         options = fields.get("stream_options")
         return ClientRequest(
@@ -209,6 +214,15 @@ def _given_rids(fields: Mapping[str, Any]) -> tuple[str, ...]:
     given = fields.get("rid")
     names = given if isinstance(given, list) else [given]
     return tuple(rid for rid in names if isinstance(rid, str) and rid)
+
+
+def _temperature(route: Route, fields: Mapping[str, Any]) -> float | None:
+    """The sampling temperature; `None` for one that the server has to refuse."""
+    options = fields.get("sampling_params") if route.dialect is Dialect.GENERATE else fields
+    value = options.get("temperature") if isinstance(options, dict) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0.0 <= value <= _MOST_TEMPERATURE:
+        return None
+    return float(value)
 
 
 def _samples(route: Route, fields: Mapping[str, Any]) -> int:

@@ -30,6 +30,7 @@ from selector.files.decision_log import BackendRecord, PolicyRecord, StartEvent
 from selector.files.decision_log_writer import DecisionLogWriter
 from selector.files.fleet import LoadedFleet
 from selector.files.policy import LoadedPolicy
+from selector.router.acceptancereport import read_acceptance_metrics
 from selector.router.admission import Admission
 from selector.router.app import RouterApp
 from selector.router.control import control_app
@@ -38,6 +39,8 @@ from selector.router.front import Front
 from selector.router.metrics import RouterMetrics
 from selector.router.relay import Relay
 from selector.router.request import RequestReader
+from selector.router.sharing import AcceptanceSharing
+from selector.router.snapshots import AcceptanceSnapshots
 from selector.router.state import RouterState
 from selector.router.upstream import Upstream
 from selector.router.watch import FleetWatch
@@ -139,6 +142,26 @@ class RunningRouter:
             if "--speculative-adaptive" in profiles[backend.name].arm(backend.arm).launch.flags
         ]
         dispatcher = Dispatcher(controller, metrics, now_s, log=log, adaptive_arms=adaptive)
+        learning = fleet.fleet.acceptance
+        snapshots = AcceptanceSnapshots(
+            dispatcher,
+            None if learning.snapshot is None else Path(learning.snapshot),
+            every_s=learning.snapshot_every_s,
+            target=fleet.fleet.target,
+        )
+        snapshots.restore()
+        stack.push_async_callback(snapshots.write)
+        stack.push_async_callback(_cancelled, asyncio.create_task(snapshots.run()))
+        sharing = None
+        if learning.redis_url is not None:
+            sharing = AcceptanceSharing(
+                dispatcher,
+                learning,
+                target=fleet.fleet.target,
+                fingerprint=snapshots.fingerprint,
+                router=snapshots.router,
+            )
+            stack.push_async_callback(sharing.stop, asyncio.create_task(sharing.run()))
         watch = FleetWatch(upstreams, profiles, dispatcher, options)
         self.state = RouterState(
             target=fleet.fleet.target,
@@ -148,6 +171,8 @@ class RunningRouter:
             watch=watch,
             metrics=metrics,
             log=log,
+            snapshots=snapshots,
+            sharing=sharing,
             now_s=now_s,
         )
         _read_by_metrics(self.state)
@@ -268,10 +293,6 @@ def _read_by_metrics(state: RouterState) -> None:
         metrics.read_gauge("in_flight_requests", "Requests on a backend.", in_flight, **labels)
         metrics.read_gauge("backend_available", "Whether a backend gets requests.", available, **labels)
     metrics.read_counter("policy_failures", "Times the fallback stepped in.", lambda: controller.policy_failures)
-    acceptance = controller.context.acceptance
-    metrics.read_counter("acceptance_samples", "Requests that taught acceptance.", lambda: acceptance.samples)
-    metrics.read_counter(
-        "acceptance_refused_samples", "Speculation counts that cannot be.", lambda: acceptance.refused_samples
-    )
+    read_acceptance_metrics(metrics, controller.context.acceptance, state.snapshots, state.sharing)
     if log is not None:
         metrics.read_counter("decision_log_dropped_lines", "Lines that were not written.", lambda: log.dropped)

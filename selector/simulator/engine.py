@@ -17,7 +17,7 @@ Randomness comes in streams of their own: the text types of a trace (`files.trac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from math import ceil, inf
@@ -41,14 +41,22 @@ from selector.simulator.timeline import Recorder
 __all__ = ["Fate", "RequestRecord", "Run", "SimulatedRequest", "Simulation", "Window"]
 
 
+Truth = Callable[[str, SimulatedRequest, float], AcceptancePrior | None]
+"""What a backend of that name accepts of a request that comes at a time in seconds; `None` for nothing."""
+
+
 class Simulation:
-    """One run. `acceptance` is the truth per (backend name, text type); without an entry nothing is accepted."""
+    """One run.
+
+    `acceptance` is the truth: per (backend name, text type), where without an entry nothing is accepted, or a function
+    of backend, request and time.
+    """
 
     def __init__(
         self,
         context: PolicyContext,
         policy: Policy,
-        acceptance: Mapping[tuple[str, str], AcceptancePrior],
+        acceptance: Mapping[tuple[str, str], AcceptancePrior] | Truth,
         *,
         seed: int = 0,
         poll_interval_s: float = 0.5,
@@ -62,11 +70,7 @@ class Simulation:
         """
         self._controller = controller or Controller(context, policy)
         self._specs: tuple[BackendSpec, ...] = context.backends
-        texts = {text for _, text in acceptance}
-        self._truths: list[dict[str, AcceptancePrior]] = [
-            {text: acceptance[spec.name, text] for text in texts if (spec.name, text) in acceptance}
-            for spec in context.backends
-        ]
+        self._truth = acceptance if callable(acceptance) else _constant(acceptance)
         # A server refuses what neither its context nor its KV cache could hold, and ends an answer there.
         self._longest = [min(spec.max_context_tokens, spec.max_kv_tokens) for spec in context.backends]
         self._longest_of_all = max(self._longest)
@@ -189,6 +193,8 @@ class Simulation:
             slo_class=request.slo_class,
             tbt_target_ms=request.tbt_target_ms,
             session_key=trace.session_key,
+            temperature=request.temperature,
+            refine_key=request.refine_key,
         )
         decision = self._controller.decide(view, now_s)
         if decision.backend is None:
@@ -216,7 +222,7 @@ class Simulation:
             accept_spread=0.0,
             arrived_s=now_s,
         )
-        truth = self._truths[index].get(request.text_type)
+        truth = self._truth(spec.name, request, now_s)
         if truth is not None:
             job.accept_length, job.accept_spread = truth.mean, truth.request_spread
         if trace.prefix_hashes or self._session_prefixes:
@@ -335,3 +341,10 @@ class Simulation:
             f"at {now_s:.3f} s {len(self._in_flight)} requests are in flight ({where or 'none waiting'}) "
             "and no server has anything to do"
         )
+
+
+def _constant(acceptance: Mapping[tuple[str, str], AcceptancePrior]) -> Truth:
+    def truth(backend: str, request: SimulatedRequest, now_s: float) -> AcceptancePrior | None:
+        return acceptance.get((backend, request.text_type))
+
+    return truth

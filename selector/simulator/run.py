@@ -29,6 +29,8 @@ class SimulatedRequest:
     seen_text_type: str | None = None
     """What the policy is told; `None` tells it the truth."""
     seen_text_probabilities: tuple[float, ...] | None = None
+    temperature: float | None = None
+    refine_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

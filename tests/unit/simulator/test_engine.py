@@ -202,3 +202,27 @@ def test_a_policy_that_breaks_its_contract_stops_the_run() -> None:
     small = (backend_spec("b0", "none", max_context_tokens=200), backend_spec("b1", "none"))
     with pytest.raises(PolicyError, match="unfit"):
         simulate(small, requests_of([(0.0, 500, 10)]), Recording())
+
+
+def test_the_truth_may_change_with_request_and_time() -> None:
+    """Requests of one text type get fewer steps while they are accepted better, by the clock or by what they ask."""
+    specs = specs_of("dspark-8")
+    requests = requests_of([(1.0, 100, 200)] * 40)
+    requests = [replace(each, text_type="code", temperature=float(number % 2)) for number, each in enumerate(requests)]
+
+    def truth(backend: str, request: SimulatedRequest, now_s: float) -> AcceptancePrior | None:
+        if now_s > 20.5:
+            return None
+        return AcceptancePrior(mean=6.0 if request.temperature == 0.0 else 2.0)
+
+    context = policy_context(specs)
+    run = Simulation(context, load_policy_file("least_loaded").make({}, context), truth).run(requests)
+    lengths: dict[tuple[bool, float | None], list[float]] = {}
+    for record in run.records:
+        assert record.outcome is not None
+        key = record.outcome.dispatched_s > 20.5, record.request.temperature
+        lengths.setdefault(key, []).append(record.outcome.accept_length or 0.0)
+    means = {key: sum(values) / len(values) for key, values in lengths.items()}
+    assert means[False, 0.0] == pytest.approx(6.0, rel=0.1)
+    assert means[False, 1.0] == pytest.approx(2.0, rel=0.1)
+    assert means[True, 0.0] == means[True, 1.0] == 1.0
