@@ -212,14 +212,15 @@ def learning(seeds: int) -> dict[str, Any]:
                 for number in range(200 * len(TEXT_TYPES)):
                     text_type = TEXT_TYPES[number % len(TEXT_TYPES)]
                     tokens = int(min(1_500.0, max(8.0, random.lognormvariate(math.log(230.0), 0.7)))) - 1
-                    steps, surplus = draws.steps(
+                    drawn = draws.passes(
                         number,
                         tokens=tokens,
                         accept_length=table[arm, text_type].mean,
                         spread=SPREAD,
                         verify_tokens=widths[arm],
                     )
-                    model.observe(arm, text_type, len(steps), tokens + surplus - len(steps))
+                    passes, surplus = (tokens, 0) if drawn is None else (drawn.count, drawn.surplus)
+                    model.observe(arm, text_type, passes, tokens + surplus - passes)
                 for text_type in TEXT_TYPES:
                     truth = delivered_mean(table[arm, text_type].mean, widths[arm])
                     errors.append((abs(model.accept_length(arm, text_type) / truth - 1.0), arm, text_type))
@@ -412,15 +413,16 @@ class _Feed:
         """One request; each type a little below the one before."""
         place = self._sent % len(types)
         tokens = int(min(3_000.0, max(2.0, self._random.lognormvariate(math.log(self._median_tokens), 1.0))))
-        steps, surplus = self._draws.steps(
+        drawn = self._draws.passes(
             self._sent,
             tokens=tokens,
             accept_length=1.0 + (truth - 1.0) * (1.0 - 0.1 * place),
             spread=self._spread,
             verify_tokens=self._width,
         )
+        passes, surplus = (tokens, 0) if drawn is None else (drawn.count, drawn.surplus)
         self._sent += 1
-        self.model.observe("arm", types[place], len(steps), tokens + surplus - len(steps))
+        self.model.observe("arm", types[place], passes, tokens + surplus - passes)
 
 
 PARTS: Mapping[str, Callable[[int], dict[str, Any]]] = {
