@@ -92,9 +92,9 @@ def test_an_arm_of_which_all_types_move_begins_anew_as_a_whole() -> None:
             continue
         whole += 1
         assert alarm.text_types == TEXT_TYPES
-        # Types that were not seen since follow the arm and not their own past.
-        unseen = traffic.model.estimate("arm", TEXT_TYPES[-1])
-        assert unseen.samples == 0
+        # Types that were hardly seen since follow the arm and not their own past.
+        unseen = min((traffic.model.estimate("arm", name) for name in TEXT_TYPES), key=lambda one: one.samples)
+        assert unseen.samples < 1.0
         assert unseen.restarts == 1
         assert unseen.mean < 2.2
     assert whole >= 3
