@@ -5,6 +5,8 @@ are more, so that each is as busy as with 8. The fleet cycles through every arm 
 of the CPU, the least of several runs, of `Simulation.run` alone: reading the trace and building the fleet are left out.
 
     python bench/simulation_speed.py AzureLLMInferenceTrace_conv.csv > bench/results/simulation_speed.json
+
+`compiled` says whether the package was installed with DRAFTER_SELECTOR_COMPILE=1 (see hatch_build.py).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from selector.files.fleet import Backend, Fleet, LoadedFleet
 from selector.files.policy import load_policy_file
 from selector.files.profile import load_profile
 from selector.files.trace import load_trace, with_text_types
+from selector.simulator import decoding
 from selector.simulator.engine import SimulatedRequest, Simulation
 from selector.simulator.trial import prepare, true_acceptance
 
@@ -128,6 +131,7 @@ def main() -> None:
         "versions": {
             "drafter-selector": __version__,
             "python": platform.python_version(),
+            "compiled": not str(decoding.__file__).endswith(".py"),
             "numpy": version("numpy"),
             "system": platform.platform(),
         },

@@ -13,23 +13,13 @@ poll found nothing new is no change: a policy that keeps what it derived from a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
 from selector.core.policy import BackendSpec
-from selector.core.types import BackendView, FleetView, LoadGroup, RequestView
+from selector.core.types import BackendView, FleetView, LoadGroup, LoadSignal, RequestView
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSignal:
-    """What one poll of `/v1/loads` said, summed over a backend's ranks."""
-
-    running: int
-    waiting: int
-    kv_tokens: float | None = None
-    max_running_requests: int | None = None
-    max_kv_tokens: int | None = None
+__all__ = ["FleetTracker", "LoadSignal", "OutputLengthModel"]
 
 
 class OutputLengthModel:

@@ -78,6 +78,17 @@ class LoadGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSignal:
+    """What one poll of `/v1/loads` said, summed over a backend's ranks."""
+
+    running: int
+    waiting: int
+    kv_tokens: float | None = None
+    max_running_requests: int | None = None
+    max_kv_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackendView:
     """One backend as the tracker knows it now.
 

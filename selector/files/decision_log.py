@@ -23,8 +23,7 @@ import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
 from selector.core.acceptancestate import AcceptanceState, CellState
-from selector.core.tracker import LoadSignal
-from selector.core.types import Candidate, Decision, Outcome, RequestView
+from selector.core.types import Candidate, Decision, LoadSignal, Outcome, RequestView
 from selector.errors import TraceError
 from selector.files.validation import FileModel, read_text
 

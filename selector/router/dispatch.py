@@ -18,8 +18,7 @@ from selector.core.acceptancestate import AcceptanceState, Contribution, check
 from selector.core.controller import Controller
 from selector.core.eligibility import can_ever_serve, within_context
 from selector.core.stream import SpecCounts, StreamObserver
-from selector.core.tracker import LoadSignal
-from selector.core.types import BackendView, Decision, Finish, Outcome, RequestView
+from selector.core.types import BackendView, Decision, Finish, LoadSignal, Outcome, RequestView
 from selector.files.decision_log_writer import DecisionLogWriter
 from selector.router.answers import RETRY_SOON, RefusedRequest
 from selector.router.headers import decision_headers

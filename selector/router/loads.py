@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from selector.core.tracker import LoadSignal
+from selector.core.types import LoadSignal
 from selector.errors import UpstreamError
 
 _FIRST_WITH_SPEC_DETAILS = (0, 5, 23)

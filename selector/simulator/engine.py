@@ -26,8 +26,7 @@ from selector.core.acceptance import AcceptancePrior
 from selector.core.controller import Controller
 from selector.core.eligibility import can_ever_serve
 from selector.core.policy import BackendSpec, Policy, PolicyContext
-from selector.core.tracker import LoadSignal
-from selector.core.types import Finish, Outcome, RequestView
+from selector.core.types import Finish, LoadSignal, Outcome, RequestView
 from selector.errors import PolicyError, SimulationError
 from selector.simulator.arrivals import Arrivals, Load, OpenLoop
 from selector.simulator.boards import Boards

@@ -1,0 +1,87 @@
+"""Compiles what a simulation spends its time in, if the builder asks for it:
+
+    DRAFTER_SELECTOR_COMPILE=1 pip install .
+
+mypyc makes C extensions of the very same typed modules, which run about twice as fast. It needs a C compiler. Without
+the variable, and always for an editable install, the wheel is pure Python: what is compiled would hide later edits.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SWITCH = "DRAFTER_SELECTOR_COMPILE"
+
+COMPILED = (
+    "selector/core/acceptance.py",
+    "selector/core/contention.py",
+    "selector/core/controller.py",
+    "selector/core/cost.py",
+    "selector/core/eligibility.py",
+    "selector/core/forecast.py",
+    "selector/core/leastloaded.py",
+    "selector/core/prediction.py",
+    "selector/core/stalls.py",
+    "selector/core/tracker.py",
+    "selector/simulator/arrivals.py",
+    "selector/simulator/boards.py",
+    "selector/simulator/decoding.py",
+    "selector/simulator/draws.py",
+    "selector/simulator/engine.py",
+    "selector/simulator/job.py",
+    "selector/simulator/kvcache.py",
+    "selector/simulator/prefixcache.py",
+    "selector/simulator/series.py",
+    "selector/simulator/server.py",
+)
+"""Not core/types.py: pydantic reads the annotations of its dataclasses, which a compiled class does not keep."""
+
+_SETUP = """\
+from mypyc.build import mypycify
+from setuptools import setup
+
+files = {files!r}
+setup(name="compiled", packages=[], ext_modules=mypycify(["--ignore-missing-imports", *files], group_name="selector"))
+"""
+
+
+class CompileHook(BuildHookInterface[Any]):
+    """See the module."""
+
+    _work: TemporaryDirectory[str] | None = None
+
+    def _asked(self) -> bool:
+        return os.environ.get(SWITCH) == "1"
+
+    def dependencies(self) -> list[str]:
+        """What compiling needs in the build environment; numpy and scipy for their types."""
+        return ["mypy>=1.13", "numpy>=1.26", "scipy>=1.13", "setuptools"] if self._asked() else []
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Adds the extensions to the wheel, beside the sources they were made from."""
+        if version == "editable" or not self._asked():
+            return
+        self._work = TemporaryDirectory()
+        work = Path(self._work.name)
+        shutil.copytree(Path(self.root) / "selector", work / "selector")
+        (work / "setup.py").write_text(_SETUP.format(files=list(COMPILED)), encoding="utf-8")
+        subprocess.run([sys.executable, "setup.py", "build_ext", "--inplace"], cwd=work, check=True)
+        suffixes = (".so", ".pyd")
+        made = [path for path in work.rglob("*") if path.suffix in suffixes and "build" not in path.parts]
+        for path in made:
+            build_data["force_include"][str(path)] = path.relative_to(work).as_posix()
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """The wheel is made: what it was made of can go."""
+        if self._work is not None:
+            self._work.cleanup()
