@@ -6,7 +6,7 @@ of the CPU, the least of several runs, of `Simulation.run` alone: reading the tr
 
     python bench/simulation_speed.py AzureLLMInferenceTrace_conv.csv > bench/results/simulation_speed.json
 
-`compiled` says whether the package was installed with DRAFTER_SELECTOR_COMPILE=1 (see hatch_build.py).
+`compiled` says whether the package was installed with DRAFTER_SELECTOR_COMPILE=1 (see scripts/hatch_build.py).
 """
 
 from __future__ import annotations
