@@ -1,19 +1,27 @@
-"""Least energy within the targets: a plan for the present rates, and a choice per request that follows it.
+"""Least energy within the targets: a plan for the present load, and a choice per request that follows it.
 
-The planner (selector/core/planner.py) decides, for the arrival rates of each text type and target, which arm serves
-them and how full its backends should run, at the least total power. Each request then goes to its planned arm, to the
-first backend in the fleet's order that is below the planned batch and where nobody's target breaks; if there is none,
-to the arm its overflow is planned for, and so on. With no feasible place left, the least violation.
+The planner (selector/core/planner.py) decides, for each text type and target, which arm serves it, how many of the
+arm's backends run and how full, at the least energy. Each request then goes to its planned arm where nobody's target
+breaks: to the first backend below the planned batch or, when the plan shares the load between so many backends, to the
+least loaded of them. If there is none, to the arm its overflow is planned for, and so on. With no feasible place left,
+the least violation.
 
-Rates are arrivals times expected answer lengths, not the throughput achieved: slower service must not look like less
-demand. The plan in force is kept unless another saves more than `keep_within_frac` of the power above idle.
+Under open arrivals the plan is for the rates: arrivals times expected answer lengths, not the throughput achieved, since
+slower service must not look like less demand. Where clients wait for their answers it is for the requests in the system
+(selector/core/demandestimate.py tells which). A plan in force is kept unless another saves more than
+`keep_within_frac`.
+
+Plans are made while requests end, a few assignments at a time: only a fleet or a demand that the plan in force does not
+know is planned for at once, in the decision.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass
 
+from selector.core.demandestimate import DemandEstimate
 from selector.core.forecast import Forecast, least_violation
 from selector.core.planner import Demand, DemandKey, Plan, Planner
 from selector.core.policy import PolicyContext
@@ -21,15 +29,17 @@ from selector.core.prediction import Prediction
 from selector.core.types import Decision, FleetView, Outcome, RequestView
 from selector.errors import PolicyError
 
-_MOST_DEMANDS = 32
-"""Text types × targets that are planned for. Clients may ask for any target; each new one makes a new plan."""
+_SCORED_AT_ONCE = 4
+"""Assignments scored each time a request ends, and more when that is seldom: about 0.1 ms each."""
+_SCORED_PER_S = 200.0
+_MOST_SCORED_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
     """`rate_window_s`: memory of the arrival rates; shorter follows faster, longer flaps less.
 
-    Every `replan_s` the rates are looked at; a plan is made when they moved by `shift_frac`, or after `renew_s`.
+    Every `replan_s` the load is looked at; a plan is made when it moved by `shift_frac`, or after `renew_s`.
     """
 
     replan_s: float = 1.0
@@ -39,36 +49,30 @@ class Params:
     keep_within_frac: float = 0.02
 
 
-class _Arrivals:
-    """Arrival rate and mean lengths of one demand; older arrivals fade over the window."""
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What a plan is made for."""
 
-    __slots__ = ("count", "output_tokens", "prompt_tokens", "since_s", "then_s")
+    demands: list[Demand]
+    population: float | None
 
-    def __init__(self, now_s: float) -> None:
-        self.count = self.prompt_tokens = self.output_tokens = 0.0
-        self.since_s = self.then_s = now_s
+    def moved_from(self, other: _Load, shift_frac: float) -> bool:
+        """Whether it differs from `other` by more than `shift_frac` of it."""
+        if (self.population is None) != (other.population is None):
+            return True
+        scale = 1.0
+        if self.population is not None and other.population is not None:
+            if abs(self.population - other.population) > shift_frac * other.population:
+                return True
+            # The plan itself decides the rates; what counts is their shares.
+            scale = self._total() / max(other._total(), 1e-9)
+        before = {demand.key: scale * demand.tokens_per_s for demand in other.demands}
+        now = {demand.key: demand.tokens_per_s for demand in self.demands}
+        moved = sum(abs(now.get(key, 0.0) - before.get(key, 0.0)) for key in {*now, *before})
+        return moved > shift_frac * sum(before.values())
 
-    def add(self, request: RequestView, now_s: float, window_s: float) -> None:
-        keep = math.exp((self.then_s - now_s) / window_s)
-        self.count = self.count * keep + 1.0
-        self.prompt_tokens = self.prompt_tokens * keep + request.prompt_tokens
-        self.output_tokens = self.output_tokens * keep + request.expected_output_tokens
-        self.then_s = now_s
-
-    def demand(self, key: DemandKey, now_s: float, window_s: float, burstiness: float) -> Demand | None:
-        faded = self.count * math.exp((self.then_s - now_s) / window_s)
-        if faded < 0.05:
-            return None
-        # A window that has not filled yet holds 1 − e^(−age/window) of what it would at this rate.
-        filled = 1.0 - math.exp(-max(now_s - self.since_s, 1.0) / window_s)
-        return Demand(
-            text_type=key[0],
-            tbt_target_ms=key[1],
-            requests_per_s=faded / (window_s * filled),
-            prompt_tokens=self.prompt_tokens / self.count,
-            output_tokens=max(1.0, self.output_tokens / self.count),
-            burstiness=burstiness,
-        )
+    def _total(self) -> float:
+        return sum(demand.tokens_per_s for demand in self.demands)
 
 
 class MinEnergy:
@@ -78,20 +82,18 @@ class MinEnergy:
         self._params = params
         self._forecast = Forecast(context)
         self._planner = Planner(context.backends, context.acceptance, context.tbt_quantile)
-        self._arrivals: dict[DemandKey, _Arrivals] = {}
+        self._estimate = DemandEstimate(window_s=params.rate_window_s)
         self._plan: Plan | None = None
-        self._planned_s = self._looked_s = -math.inf
-        self._planned_for: dict[DemandKey, float] = {}
+        self._planned_for = _Load([], None)
         self._usable: dict[str, int] = {}
+        self._making: Generator[None, None, Plan] | None = None
+        self._making_for = self._planned_for
+        self._now_s = self._planned_s = self._looked_s = self._scored_s = -math.inf
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Follows the plan, which is renewed first when it is due."""
-        key = self._planned_with(request)
-        now_s = fleet.now_s
-        arrivals = self._arrivals.get(key)
-        if arrivals is None:
-            arrivals = self._arrivals[key] = _Arrivals(now_s)
-        arrivals.add(request, now_s, self._params.rate_window_s)
+        """Follows the plan, which is renewed first where it knows nothing of the request or the fleet."""
+        self._now_s = fleet.now_s
+        key = self._estimate.arrived(request, fleet.now_s)
         plan = self._current_plan(fleet, key)
         predictions = self._forecast.predictions(request, fleet)
         if not predictions:
@@ -99,68 +101,92 @@ class MinEnergy:
         best, reason = self._following(plan, key, predictions) or least_violation(request, predictions)
         return self._forecast.decision(request, fleet, best, predictions, reason)
 
-    def _planned_with(self, request: RequestView) -> DemandKey:
-        """The demand that the request belongs to: with many of them, the nearest known one."""
-        key = text_type, target_ms = request.text_type, request.tbt_target_ms
-        if key in self._arrivals or len(self._arrivals) < _MOST_DEMANDS:
-            return key
-
-        def apart(known: DemandKey) -> tuple[bool, float]:
-            return known[0] != text_type, abs(_tokens_per_ms(known[1]) - _tokens_per_ms(target_ms))
-
-        return min(self._arrivals, key=apart)
-
     def _following(self, plan: Plan, key: DemandKey, predictions: list[Prediction]) -> tuple[Prediction, str] | None:
-        """The first place by the plan's preference; beyond planned batches, the least marginal energy; else `None`."""
+        """The first place by the plan's preference; beyond the plan, the least marginal energy; else `None`."""
         feasible = [found for found in predictions if found.feasible]
-        for rank, arm in enumerate(plan.arms_of.get(key, ())):
-            limit = plan.batch_of.get(arm)
-            for found in feasible:
-                if found.arm == arm and limit is not None and found.batch <= limit:
-                    words = "planned" if rank == 0 else f"overflow of {plan.arms_of[key][0]}"
-                    return found, f"{words}: request {found.batch} of {limit}"
         if not feasible:
             return None
+        arms = plan.arms_of.get(key, ())
+        for rank, arm in enumerate(arms):
+            limit = plan.batch_of.get(arm)
+            if limit is None:
+                continue
+            words = "planned" if rank == 0 else f"overflow of {arms[0]}"
+            sharing = plan.backends_of.get(arm)
+            if sharing is None:
+                for found in feasible:
+                    if found.arm == arm and found.batch <= limit:
+                        return found, f"{words}: request {found.batch} of {limit}"
+                continue
+            of_arm = [found for found in predictions if found.arm == arm][:sharing]
+            able = [found for found in of_arm if found.feasible]
+            if able:
+                best = min(able, key=lambda found: found.batch)
+                return best, f"{words}: request {best.batch} on one of {sharing}"
         best = min(feasible, key=lambda found: found.marginal_j_per_accepted_token)
         return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
+
+    # ---- planning
 
     def _current_plan(self, fleet: FleetView, key: DemandKey) -> Plan:
         usable: dict[str, int] = {}
         for view in fleet.backends:
             usable[view.arm] = usable.get(view.arm, 0) + view.available
         plan, now_s = self._plan, fleet.now_s
-        forced = plan is None or usable != self._usable or key not in plan.arms_of
-        if forced or now_s - self._looked_s >= self._params.replan_s:
-            self._looked_s = now_s
-            demands: list[Demand] = []
-            for known, arrivals in list(self._arrivals.items()):
-                demand = arrivals.demand(known, fleet.now_s, self._params.rate_window_s, self._forecast.burstiness)
-                if demand is None:
-                    del self._arrivals[known]
-                else:
-                    demands.append(demand)
-            if forced or now_s - self._planned_s >= self._params.renew_s or self._shifted(demands):
-                plan = self._planner.solve(
-                    demands, usable=usable, current=plan, keep_within_frac=self._params.keep_within_frac
-                )
-                self._plan, self._planned_s, self._usable = plan, now_s, usable
-                self._planned_for = {demand.key: demand.tokens_per_s for demand in demands}
-        assert plan is not None
-        return plan
+        if plan is None or usable != self._usable or key not in plan.arms_of:
+            self._usable = usable
+            self._begin(self._load(fleet))
+            self._score(None)
+            assert self._plan is not None
+            return self._plan
+        if self._making is not None:
+            if now_s - self._scored_s >= self._params.replan_s:  # nothing has ended for a while
+                self._score(_SCORED_AT_ONCE)
+        elif now_s - self._looked_s >= self._params.replan_s:
+            load = self._load(fleet)
+            renewed = now_s - self._planned_s >= self._params.renew_s
+            if renewed or load.moved_from(self._planned_for, self._params.shift_frac):
+                self._begin(load)
+        return self._plan or plan
 
-    def _shifted(self, demands: list[Demand]) -> bool:
-        """Whether the rates differ from those planned for by more than `shift_frac` of them."""
-        rates = {demand.key: demand.tokens_per_s for demand in demands}
-        moved = sum(abs(rates.get(key, 0.0) - self._planned_for.get(key, 0.0)) for key in {*rates, *self._planned_for})
-        return moved > self._params.shift_frac * sum(self._planned_for.values())
+    def _load(self, fleet: FleetView) -> _Load:
+        self._looked_s = fleet.now_s
+        demands = self._estimate.demands(fleet.now_s, self._forecast.burstiness)
+        if not self._estimate.closed:
+            return _Load(demands, None)
+        return _Load(demands, 1.0 + sum(view.batch for view in fleet.backends))
+
+    def _begin(self, load: _Load) -> None:
+        self._making_for = load
+        self._scored_s = self._now_s
+        self._making = self._planner.solving(
+            load.demands,
+            usable=self._usable,
+            population=load.population,
+            current=self._plan,
+            keep_within_frac=self._params.keep_within_frac,
+        )
+
+    def _score(self, assignments: int | None) -> None:
+        """Goes on making the plan: so many assignments, or to the end."""
+        if self._making is None:
+            return
+        self._scored_s = self._now_s
+        try:
+            while assignments is None or assignments > 0:
+                next(self._making)
+                if assignments is not None:
+                    assignments -= 1
+        except StopIteration as end:
+            self._plan, self._planned_for, self._planned_s = end.value, self._making_for, self._now_s
+            self._making = None
 
     def observe(self, outcome: Outcome) -> None:
-        """The acceptance model, which the planner reads, has learnt it already."""
-
-
-def _tokens_per_ms(tbt_target_ms: float | None) -> float:
-    """The pace that a target asks for: none without one."""
-    return 0.0 if tbt_target_ms is None else 1.0 / tbt_target_ms
+        """The acceptance model, which the planner reads, has learnt it already; here a plan that is due is made."""
+        self._estimate.ended(outcome)
+        if self._making is not None:
+            waited_s = self._now_s - self._scored_s
+            self._score(min(_MOST_SCORED_AT_ONCE, _SCORED_AT_ONCE + int(waited_s * _SCORED_PER_S)))
 
 
 def make_policy(params: Params, context: PolicyContext) -> MinEnergy:

@@ -5,6 +5,8 @@ The formulas are those of `planner`.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +16,9 @@ from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, stall_factor
 
 DemandKey = tuple[str, float | None]
 """Text type and TBT target."""
+
+_CURVE_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Batches at which a `PoolCurve` is computed; between them it is linear."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +53,28 @@ class OperatingPoint:
     batch: float
     tokens_per_s: float
     power_w: float
-    tbt_ms: float
-    """Mean over the mix."""
+    """Above idle, for decoding."""
     within_targets: bool
+
+    @property
+    def tbt_ms(self) -> float:
+        """Mean over the tokens of the mix (Little's law)."""
+        return 1e3 * self.batch / self.tokens_per_s
 
 
 class PoolLoad:
-    """One backend of an arm under a mix of demands, as a function of its batch."""
+    """One backend of an arm under a mix of demands, as a function of its batch.
+
+    `slowdown` is how many servers take turns on its GPU: a step lasts that many times longer, for the same energy.
+    """
 
     def __init__(
-        self, spec: BackendSpec, mix: Sequence[tuple[Demand, float]], acceptance: AcceptanceModel, quantile: float
+        self,
+        spec: BackendSpec,
+        mix: Sequence[tuple[Demand, float]],
+        acceptance: AcceptanceModel,
+        quantile: float,
+        slowdown: float = 1.0,
     ) -> None:
         arm = spec.arm
         total = sum(rate for _, rate in mix) or 1.0
@@ -79,20 +96,22 @@ class PoolLoad:
             context += in_system * (demand.prompt_tokens + demand.output_tokens / 2)
         self._spec = spec
         self._context = context
-        self._prefill_s_per_token = prefill_s
+        self._slowdown = slowdown
+        self._prefill_s_per_token = prefill_s * slowdown
         self._idle_w = spec.cost.idle.watts(1)
         self.largest_batch = max(1, min(spec.max_running_requests, int(spec.max_kv_tokens / max(1.0, context))))
 
-    def _rates(self, batch: int) -> tuple[float, float, float, float]:
-        """(step_ms, step_j, tokens/s, prefill share)."""
+    def _rates(self, batch: float) -> tuple[float, float, float, float]:
+        """(step_ms while alone on the GPU, step_j, tokens/s, prefill share)."""
         step_ms, step_j = self._spec.cost.step.step(batch, self._context)
-        decoding = batch * self._accept / (step_ms / 1e3)
+        decoding = batch * self._accept / (step_ms * self._slowdown / 1e3)
         tokens_per_s = decoding / (1.0 + decoding * self._prefill_s_per_token)
         return step_ms, step_j, tokens_per_s, tokens_per_s * self._prefill_s_per_token
 
     def within_targets(self, batch: int, used_frac: float = 1.0) -> bool:
         """Whether every target is met at its quantile, by a backend that works for `used_frac` of its time."""
         step_ms, _, _, prefill_frac = self._rates(batch)
+        step_ms *= self._slowdown
         prefill_frac *= used_frac
         pace_ms = step_ms / (1.0 - prefill_frac)
         return all(
@@ -100,7 +119,21 @@ class PoolLoad:
             for limit_ms, work_per_ms, burstiness in self._limits
         )
 
-    def fractional_point(self) -> OperatingPoint:
+    def full(self) -> OperatingPoint:
+        """The largest batch within every target; where not even batch 1 is, see `_part_time`."""
+        low, high = 0, self.largest_batch
+        if self._limits:
+            while low < high:
+                middle = (low + high + 1) // 2
+                if self.within_targets(middle):
+                    low = middle
+                else:
+                    high = middle - 1
+        else:
+            low = high
+        return self.point(low) if low >= 1 else self._part_time()
+
+    def _part_time(self) -> OperatingPoint:
         """Where even batch 1 without pause misses a target: the largest share of it that meets all, or all of it.
 
         A backend that rests part of the time prefills less, so fewer requests stall the one that runs.
@@ -114,12 +147,88 @@ class PoolLoad:
                 high = middle
         full = self.point(1)
         if low < 0.01:
-            return OperatingPoint(1.0, full.tokens_per_s, full.power_w, full.tbt_ms, False)
-        return OperatingPoint(low, full.tokens_per_s * low, full.power_w * low, full.tbt_ms, True)
+            return OperatingPoint(1.0, full.tokens_per_s, full.power_w, False)
+        return OperatingPoint(low, full.tokens_per_s * low, full.power_w * low, True)
 
-    def point(self, batch: int) -> OperatingPoint:
+    def point(self, batch: float) -> OperatingPoint:
         """Rate and power above idle at a batch."""
         step_ms, step_j, tokens_per_s, prefill_frac = self._rates(batch)
-        active_w = (step_j - self._idle_w * step_ms / 1e3) / (step_ms / 1e3)
-        tbt_ms = step_ms / (self._accept * (1.0 - prefill_frac))
-        return OperatingPoint(batch, tokens_per_s, (1.0 - prefill_frac) * active_w, tbt_ms, True)
+        active_w = (step_j - self._idle_w * step_ms / 1e3) / (step_ms * self._slowdown / 1e3)
+        return OperatingPoint(batch, tokens_per_s, (1.0 - prefill_frac) * active_w, True)
+
+
+class PoolCurve:
+    """Batch and power of a backend over its rate, up to its `full` point: a chain of short lines."""
+
+    __slots__ = ("_batches", "_powers_w", "_rates", "full")
+
+    def __init__(self, load: PoolLoad, full: OperatingPoint) -> None:
+        self.full = full
+        points = [load.point(batch) for batch in _CURVE_BATCHES if batch < full.batch]
+        self._batches, self._rates, self._powers_w = [0.0], [0.0], [0.0]
+        for point in [*points, full]:
+            # Where steps grow as fast as the batch, more requests bring no more tokens: such points are left out.
+            if point.tokens_per_s > self._rates[-1] * (1.0 + 1e-9):
+                self._batches.append(point.batch)
+                self._rates.append(point.tokens_per_s)
+                self._powers_w.append(point.power_w)
+
+    @property
+    def most_tokens_per_s(self) -> float:
+        """The largest rate of the curve."""
+        return self._rates[-1]
+
+    def at(self, tokens_per_s: float) -> tuple[float, float]:
+        """(batch, power above idle) at a rate; beyond the full point, in proportion to it.
+
+        Below batch 1 the backend works for a part of its time.
+        """
+        right = bisect_right(self._rates, tokens_per_s)
+        if right >= len(self._rates):
+            over = tokens_per_s / self._rates[-1]
+            return over * self._batches[-1], over * self._powers_w[-1]
+        left = right - 1
+        frac = (tokens_per_s - self._rates[left]) / (self._rates[right] - self._rates[left])
+        return (
+            self._batches[left] + frac * (self._batches[right] - self._batches[left]),
+            self._powers_w[left] + frac * (self._powers_w[right] - self._powers_w[left]),
+        )
+
+    def partial(self, tokens_per_s: float) -> tuple[float, float]:
+        """(batch, power above idle), averaged over how the batch comes and goes when requests come at random.
+
+        Requests that share a server whose total rate r(k) depends on their number k alone are there with probability
+        π_k ∝ Π_{j ≤ k} R / r(j), whatever the distribution of their lengths (Kelly, Reversibility and Stochastic
+        Networks, 1979, section 3.3). Power is not linear in k, so its mean is not its value at the mean. What a full
+        batch turns away is served beyond the plan, at about this backend's price.
+        """
+        weight = total = 1.0
+        batch = power_w = tokens = 0.0
+        at_least = 1e-4
+        for right in range(1, len(self._rates)):
+            low, high = self._batches[right - 1], self._batches[right]
+            rate, watts = self._rates[right], self._powers_w[right]
+            rate_slope = (rate - self._rates[right - 1]) / (high - low)
+            watts_slope = (watts - self._powers_w[right - 1]) / (high - low)
+            k = math.floor(low) + 1.0
+            while k <= high or (right == len(self._rates) - 1 and k < high + 1.0):
+                here = min(k, high)
+                rate_k = rate - rate_slope * (high - here)
+                weight *= tokens_per_s / rate_k
+                total += weight
+                batch += weight * here
+                power_w += weight * (watts - watts_slope * (high - here))
+                tokens += weight * rate_k
+                if tokens_per_s < rate_k and weight < at_least * total:
+                    return self._scaled(tokens_per_s * total / tokens, batch / total, power_w / total)
+                k += 1.0
+        return self._scaled(tokens_per_s * total / tokens, batch / total, power_w / total)
+
+    @staticmethod
+    def _scaled(served: float, batch: float, power_w: float) -> tuple[float, float]:
+        return batch, served * power_w
+
+    def least_cost(self, holding_w: float) -> float:
+        """Least joules per token over the batches, each request in the system priced at `holding_w` watts."""
+        costs = zip(self._batches[1:], self._rates[1:], self._powers_w[1:], strict=True)
+        return min((power_w + holding_w * batch) / rate for batch, rate, power_w in costs)
