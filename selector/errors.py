@@ -8,6 +8,7 @@
     │   ├── TraceError          request traces and decision logs
     │   └── PolicyError         a policy file, its name or its parameters
     ├── DomainError             a question a model cannot answer (batch 0, accept length above the verify width)
+    ├── SimulationError         a simulation that cannot go on
     ├── UpstreamError           a backend failed while it was asked for something
     └── MeterError              an energy reading that must not be used
 
@@ -57,6 +58,10 @@ class PolicyError(InputError):
 
 class DomainError(SelectorError, ValueError):
     """A model was asked for a point outside its domain of definition (not merely outside the measured grid)."""
+
+
+class SimulationError(SelectorError):
+    """Simulated requests wait for something that will never happen."""
 
 
 class UpstreamError(SelectorError):

@@ -1,16 +1,27 @@
-"""Runs one policy on one trace over one fleet, event by event.
+"""Runs one policy on one load over one fleet, event by event.
 
-Events at the same instant happen in this order: servers (first tokens, ends), polls, arrivals. A policy therefore sees
-what had happened by the time a request came, and polled signals as old as the poll interval makes them; it never sees
-an output length. Energy of a GPU is its servers' decode and prefill energy and idle power whenever none of them works.
+Events at the same instant happen in this order:
+
+    servers     first tokens and ends, by the backend's place in the fleet
+    marks       the two ends of the measured window, the end of the run
+    polls       every backend's load, by its place in the fleet
+    arrivals    in the order of the load
+
+A policy therefore sees what had happened by the time a request came, and polled signals as old as the poll interval
+makes them; it never sees an output length. Energy of a GPU is its servers' decode and prefill energy and idle power
+whenever none of them works.
+
+Randomness comes in streams of their own: the text types of a trace (`files.trace`), the accept lengths of each request
+(`draws`, from `seed`), and the policy's (`PolicyContext.seed`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
+from typing import NamedTuple
 
 from selector.core.acceptance import AcceptancePrior
 from selector.core.controller import Controller
@@ -18,74 +29,25 @@ from selector.core.eligibility import can_ever_serve
 from selector.core.policy import BackendSpec, Policy, PolicyContext
 from selector.core.tracker import LoadSignal
 from selector.core.types import Finish, Outcome, RequestView
-from selector.errors import PolicyError
-from selector.files.trace import TraceRequest
+from selector.errors import PolicyError, SimulationError
+from selector.simulator.arrivals import Arrivals, Load, OpenLoop
+from selector.simulator.boards import Boards
 from selector.simulator.draws import AcceptDraws
+from selector.simulator.meter import Meter
+from selector.simulator.run import WHOLE_RUN, Fate, RequestRecord, Run, SimulatedRequest, Window
 from selector.simulator.server import Job, ServerModel
+from selector.simulator.timeline import Recorder
+
+__all__ = ["Fate", "RequestRecord", "Run", "SimulatedRequest", "Simulation", "Window"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedRequest:
-    """A trace request with what the run adds to it."""
-
-    trace: TraceRequest
-    text_type: str
-    """The true one: it decides what is accepted."""
-    slo_class: str
-    tbt_target_ms: float | None
-    seen_text_type: str | None = None
-    """What the policy is told; `None` tells it the truth."""
-    seen_text_probabilities: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRecord:
-    """How one request went. `outcome` is `None` for a rejected one."""
+class _InFlight(NamedTuple):
+    """A request that was dispatched."""
 
     request: SimulatedRequest
-    outcome: Outcome | None
-    energy_j: float = 0.0
-    """Its share of decode and prefill energy; idle power belongs to nobody."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Run:
-    """A finished simulation."""
-
-    records: list[RequestRecord] = field(default_factory=list)
-    dropped: int = 0
-    """Requests over every backend's context, which no policy saw."""
-    decisions_by_arm: dict[str, int] = field(default_factory=dict)
-    decode_j: float = 0.0
-    prefill_j: float = 0.0
-    idle_j: float = 0.0
-    extrapolated_j: float = 0.0
-    accepted_tokens: int = 0
-    duration_s: float = 0.0
-    retractions: int = 0
-
-
-class _Gpu:
-    """Idle time of one GPU: whenever none of its servers works."""
-
-    __slots__ = ("busy", "idle_s", "idle_w", "servers", "since_s")
-
-    def __init__(self) -> None:
-        self.servers: list[int] = []
-        self.busy = 0
-        self.idle_s = 0.0
-        self.idle_w = 0.0
-        self.since_s = 0.0
-
-    def started(self, at_s: float) -> None:
-        if self.busy == 0:
-            self.idle_s += at_s - self.since_s
-        self.busy += 1
-
-    def stopped(self, at_s: float) -> None:
-        self.busy -= 1
-        if self.busy == 0:
-            self.since_s = at_s
+    arrived_s: float
+    measured: bool
+    """It arrived in the window."""
 
 
 class Simulation:
@@ -99,6 +61,7 @@ class Simulation:
         *,
         seed: int = 0,
         poll_interval_s: float = 0.5,
+        recorder: Recorder | None = None,
     ) -> None:
         self._controller = Controller(context, policy)
         self._specs: tuple[BackendSpec, ...] = context.backends
@@ -108,54 +71,99 @@ class Simulation:
         draws = AcceptDraws(seed)
         self._servers = [
             ServerModel(
-                spec.cost, draws, max_running_requests=spec.max_running_requests, max_kv_tokens=spec.max_kv_tokens
+                spec.cost,
+                draws,
+                max_running_requests=spec.max_running_requests,
+                max_kv_tokens=spec.max_kv_tokens,
+                tell=partial(recorder.worked, spec.name) if recorder is not None else None,
             )
             for spec in self._specs
         ]
         self._index = {spec.name: index for index, spec in enumerate(self._specs)}
-        self._gpus: dict[str, _Gpu] = {}
-        for index, spec in enumerate(self._specs):
-            for gpu in spec.gpus:
-                self._gpus.setdefault(gpu, _Gpu()).servers.append(index)
-        for shared in self._gpus.values():
-            shared.idle_w = self._specs[shared.servers[0]].cost.idle.watts(len(shared.servers))
+        self._boards = Boards(self._specs, recorder)
         self._working = [False] * len(self._servers)
         self._heap: list[tuple[float, int, int]] = []
         self._version = [0] * len(self._servers)
-        self._in_flight: dict[str, SimulatedRequest] = {}
+        self._in_flight: dict[str, _InFlight] = {}
+        self._measured_in_flight = 0
+        self._window = WHOLE_RUN
+        self._arrivals: Arrivals = OpenLoop(()).start()
         self._run = Run(decisions_by_arm={spec.arm: 0 for spec in self._specs})
 
-    def run(self, requests: Sequence[SimulatedRequest]) -> Run:
-        """Runs `requests`, which must be in order of arrival, to the last token."""
+    def run(
+        self,
+        load: Load | Sequence[SimulatedRequest],
+        *,
+        window: Window = WHOLE_RUN,
+        until_s: float = inf,
+    ) -> Run:
+        """Runs `load` (a sequence is an `OpenLoop`) to the last token, or to `until_s`.
+
+        With a window that ends, the run ends when every request that arrived in it has. Once per simulation.
+
+        Raises what the policy raises, `PolicyError` when it breaks its contract, and `SimulationError` when requests
+        wait on servers that do nothing more.
+        """
+        self._arrivals = arrivals = (OpenLoop(load) if isinstance(load, Sequence) else load).start()
+        self._window = window
+        heap, version = self._heap, self._version
+        meter = Meter(self._servers, self._boards, self._run)
+        marks = sorted(mark for mark in {window.from_s, window.to_s, until_s} if 0.0 < mark < inf)
+        next_mark_s = marks[0] if marks else inf
+        if window.from_s == 0.0:
+            meter.begin(0.0)
         next_poll_s = self._poll_interval_s
-        arrived = 0
         now_s = 0.0
-        heap = self._heap
         while True:
-            while heap and heap[0][2] != self._version[heap[0][1]]:
+            while heap and heap[0][2] != version[heap[0][1]]:
                 heappop(heap)
             server_s = heap[0][0] if heap else inf
-            arrival_s = requests[arrived].trace.arrival_s if arrived < len(requests) else inf
+            arrival_s = arrivals.next_s
             if server_s == inf and arrival_s == inf:
+                if self._in_flight:
+                    raise SimulationError(self._stalled(now_s))
                 break
-            if server_s <= arrival_s and server_s <= next_poll_s:
+            if server_s <= arrival_s and server_s <= next_poll_s and server_s <= next_mark_s:
                 index = heap[0][1]
                 now_s = server_s
                 self._servers[index].advance(server_s)
                 self._settle(index)
+            elif next_mark_s <= next_poll_s and next_mark_s <= arrival_s:
+                now_s = next_mark_s
+                marks.pop(0)
+                self._advance_all(now_s)
+                if now_s == window.from_s:
+                    meter.begin(now_s)
+                if now_s == window.to_s:
+                    meter.end(now_s)
+                if now_s == until_s:
+                    break
+                next_mark_s = marks[0] if marks else inf
             elif next_poll_s <= arrival_s:
                 now_s = next_poll_s
                 self._poll(next_poll_s)
                 next_poll_s += self._poll_interval_s
             else:
-                now_s = arrival_s
-                self._arrive(requests[arrived], arrival_s, arrived)
-                arrived += 1
-        self._close(now_s)
+                # A client of a closed loop may be free since the rounding of an instant ago.
+                now_s = max(now_s, arrival_s)
+                arrived = arrivals.take()
+                if arrived is not None:
+                    self._arrive(arrived[1], now_s, arrived[0])
+            if now_s >= window.to_s and self._measured_in_flight == 0:
+                break
+        self._close(meter, now_s)
         return self._run
 
     def _arrive(self, request: SimulatedRequest, now_s: float, draw_key: int) -> None:
         trace = request.trace
+        measured = self._window.from_s <= now_s < self._window.to_s
+        run = self._run
+        if not measured:
+            run.outside += 1
+        if trace.prompt_tokens + trace.output_tokens > self._largest_context:
+            run.dropped += measured
+            self._arrivals.ended(now_s)
+            return
         seen = request.seen_text_type or request.text_type
         view = RequestView(
             request_id=trace.request_id,
@@ -169,20 +177,22 @@ class Simulation:
             tbt_target_ms=request.tbt_target_ms,
             session_key=trace.session_key,
         )
-        if trace.prompt_tokens + trace.output_tokens > self._largest_context:
-            self._run.dropped += 1
-            return
         decision = self._controller.decide(view, now_s)
         if decision.backend is None:
-            self._run.records.append(RequestRecord(request=request, outcome=None))
+            self._arrivals.ended(now_s, refused=True)
+            if measured:
+                run.rejected += 1
+                run.records.append(RequestRecord(request=request, arrived_s=now_s, fate=Fate.REJECTED))
             return
         index = self._index[decision.backend]
         spec = self._specs[index]
         if not can_ever_serve(view, spec):
             problem = f"sent {trace.request_id} ({trace.prompt_tokens} prompt tokens) to {spec.name}, unfit for it"
             raise PolicyError("policy", problem, "choose among selector.core.eligibility.eligible")
-        self._run.decisions_by_arm[spec.arm] += 1
-        self._in_flight[trace.request_id] = request
+        if measured:
+            run.decisions_by_arm[spec.arm] += 1
+            self._measured_in_flight += 1
+        self._in_flight[trace.request_id] = _InFlight(request, now_s, measured)
         truth = self._acceptance.get((spec.name, request.text_type))
         server = self._servers[index]
         server.advance(now_s)
@@ -211,11 +221,8 @@ class Simulation:
         server.first_tokens.clear()
         if server.busy != self._working[index]:
             self._changed(index, server.busy)
-        self._schedule(index)
-
-    def _schedule(self, index: int) -> None:
         self._version[index] += 1
-        event_s = self._servers[index].next_event_s()
+        event_s = server.next_event_s()
         if event_s is not None:
             heappush(self._heap, (event_s, index, self._version[index]))
 
@@ -223,24 +230,25 @@ class Simulation:
         """A server started or stopped working: idle time, and the pace of those it shares a GPU with."""
         self._working[index] = working
         at_s = self._servers[index].now_s
-        for name in self._specs[index].gpus:
-            gpu = self._gpus[name]
-            if working:
-                gpu.started(at_s)
-            else:
-                gpu.stopped(at_s)
-            neighbours = [other for other in gpu.servers if other != index]
-            for other in neighbours:
-                # What it did until now was at the old pace.
-                self._servers[other].advance(at_s)
-            if neighbours:
-                for each in gpu.servers:
-                    self._servers[each].set_slowdown(max(1, gpu.busy))
+        self._boards.changed(index, working, at_s)
+        neighbours = self._boards.neighbours[index]
+        for other in neighbours:
+            # What it did until now was at the old pace.
+            self._servers[other].advance(at_s)
+        if neighbours:
+            for each in (index, *neighbours):
+                self._servers[each].set_slowdown(self._boards.turns(each))
             for other in neighbours:
                 self._settle(other)
 
+    def _advance_all(self, now_s: float) -> None:
+        for index, server in enumerate(self._servers):
+            server.advance(now_s)
+            if server.finished:
+                self._settle(index)
+
     def _end(self, job: Job, index: int) -> None:
-        request = self._in_flight.pop(str(job.key))
+        request, arrived_s, measured = self._in_flight.pop(str(job.key))
         spec = self._specs[index]
         assert job.first_token_s is not None and job.finished_s is not None
         tokens = job.output_tokens
@@ -253,32 +261,51 @@ class Simulation:
             finish=Finish.DONE,
             prompt_tokens=job.prompt_tokens,
             accepted_tokens=tokens,
-            dispatched_s=job.arrived_s,
+            dispatched_s=arrived_s,
             finished_s=job.finished_s,
-            ttft_ms=1e3 * (job.first_token_s - job.arrived_s),
+            ttft_ms=1e3 * (job.first_token_s - arrived_s),
             tbt_ms=1e3 * (job.finished_s - job.first_token_s) / (tokens - 1) if tokens > 1 else None,
             verify_passes=job.verify_passes if drafting else None,
             accepted_drafts=job.accepted_drafts if drafting else None,
         )
         self._controller.end(outcome, job.finished_s)
-        self._run.accepted_tokens += tokens
-        self._run.records.append(RequestRecord(request=request, outcome=outcome, energy_j=job.decode_j + job.prefill_j))
+        self._arrivals.ended(job.finished_s)
+        if measured:
+            self._measured_in_flight -= 1
+            self._run.records.append(
+                RequestRecord(
+                    request=request,
+                    arrived_s=arrived_s,
+                    fate=Fate.DONE,
+                    outcome=outcome,
+                    energy_j=job.decode_j + job.prefill_j,
+                )
+            )
 
     def _poll(self, now_s: float) -> None:
         for spec, server in zip(self._specs, self._servers, strict=True):
             signal = LoadSignal(running=server.batch, waiting=server.waiting, kv_tokens=server.kv_tokens)
             self._controller.tracker.polled(spec.name, signal, now_s)
 
-    def _close(self, now_s: float) -> None:
+    def _close(self, meter: Meter, now_s: float) -> None:
+        """Ends the run at `now_s`, with whatever is still in flight."""
         run = self._run
-        run.duration_s = now_s
-        for gpu in self._gpus.values():
-            if gpu.busy == 0:
-                gpu.idle_s += now_s - gpu.since_s
-            run.idle_j += gpu.idle_s * gpu.idle_w
         for server in self._servers:
-            totals = server.totals
-            run.decode_j += totals.decode_j
-            run.prefill_j += totals.prefill_j
-            run.extrapolated_j += totals.extrapolated_j
-            run.retractions += totals.retractions
+            for job in server.stop(now_s):
+                request, arrived_s, measured = self._in_flight.pop(str(job.key))
+                if measured:
+                    run.unfinished += 1
+                    energy_j = job.decode_j + job.prefill_j
+                    run.records.append(
+                        RequestRecord(request=request, arrived_s=arrived_s, fate=Fate.UNFINISHED, energy_j=energy_j)
+                    )
+        self._boards.close(now_s)
+        meter.end(now_s)
+
+    def _stalled(self, now_s: float) -> str:
+        waiting = {spec.name: s.waiting for spec, s in zip(self._specs, self._servers, strict=True) if s.waiting}
+        where = ", ".join(f"{count} on {name}" for name, count in waiting.items())
+        return (
+            f"at {now_s:.3f} s {len(self._in_flight)} requests are in flight ({where or 'none waiting'}) "
+            "and no server has anything to do"
+        )

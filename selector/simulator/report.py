@@ -22,6 +22,8 @@ class PolicyResult(BaseModel):
     requests_rejected: int
     requests_dropped: int
     """Over every backend's context: no policy saw them."""
+    requests_unfinished: int = 0
+    """Still waiting or running when the run was ended."""
     accepted_tokens: int
     energy_j: float
     """decode_j + prefill_j + idle_j."""
@@ -31,7 +33,7 @@ class PolicyResult(BaseModel):
     j_per_accepted_token: float | None
     decode_j_per_accepted_token: float | None
     tbt_attainment: float | None
-    """Share of completed and rejected requests with a target whose TBT met it; `None` without a target."""
+    """Share of completed, rejected and unfinished requests with a target whose TBT met it; `None` without a target."""
     tbt_p50_ms: float | None
     tbt_p99_ms: float | None
     ttft_p50_ms: float | None
@@ -63,7 +65,8 @@ def summarise(run: Run, *, policy: str, policy_sha256: str, wall_s: float) -> Po
         policy=policy,
         policy_sha256=policy_sha256,
         requests=len(done),
-        requests_rejected=len(run.records) - len(done),
+        requests_rejected=run.rejected,
+        requests_unfinished=run.unfinished,
         requests_dropped=run.dropped,
         accepted_tokens=tokens,
         energy_j=energy_j,
@@ -89,7 +92,10 @@ def summarise(run: Run, *, policy: str, policy_sha256: str, wall_s: float) -> Po
 
 
 def attainment(records: Sequence[RequestRecord]) -> float | None:
-    """Share of requests with a target that met it: a rejected one missed, one under two tokens has no TBT to judge."""
+    """Share of requests with a target that met it.
+
+    A rejected or unfinished one missed; one under two tokens has no TBT to judge.
+    """
     met = judged = 0
     for record in records:
         target = record.request.tbt_target_ms

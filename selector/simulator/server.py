@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -26,6 +26,7 @@ from selector.core.cost import ArmCost
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.job import Job, Totals
 from selector.simulator.series import series, steps_within
+from selector.simulator.timeline import Stretch
 
 __all__ = ["DEFAULT_CHUNK_TOKENS", "Job", "ServerModel", "Totals"]
 
@@ -38,6 +39,7 @@ _ROUNDING_MS = 1e-6
 
 @dataclass(slots=True)
 class _Prefill:
+    start_s: float
     end_s: float
     chunks: list[tuple[Job, int, float]]
     """Job, prompt tokens of it in this segment, its share of the energy."""
@@ -55,7 +57,9 @@ class ServerModel:
         max_kv_tokens: int,
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
         start_s: float = 0.0,
+        tell: Callable[[Stretch], None] | None = None,
     ) -> None:
+        """`tell` hears of every stretch of work when it is over."""
         self.cost = cost
         self.now_s = start_s
         """The last boundary between segments that was reached."""
@@ -81,6 +85,7 @@ class ServerModel:
         self._prefill: _Prefill | None = None
         self._slowdown = 1.0
         self._knots = cost.step.context_knots
+        self._tell = tell
 
     # ---- what is there
 
@@ -197,6 +202,40 @@ class ServerModel:
             if self._waiting and self._prefill is None:
                 self._start_prefill()
 
+    def stop(self, at_s: float) -> list[Job]:
+        """Ends all work at `at_s`, to which it was advanced, and gives the jobs that are still here, in no order.
+
+        The step or prefill under way has cost what its part until now did, to the totals and to its jobs. The server
+        is of no use afterwards.
+        """
+        end_s = self.next_boundary_s()
+        done_frac = 1.0 if end_s is None else min(1.0, max(0.0, (at_s - self.now_s) / (end_s - self.now_s)))
+        left = [*self._running.values(), *self._waiting]
+        if self._prefill is not None:
+            if self._tell is not None:
+                self._tell_of_prefill(at_s, done_frac)
+            for job, _, energy_j in self._prefill.chunks:
+                job.prefill_j += done_frac * energy_j
+                self.totals.prefill_j -= (1.0 - done_frac) * energy_j
+                if not job._gone:
+                    left.append(job)
+            self._prefill = None
+        elif self._running:
+            batch, energy_j = len(self._running), done_frac * self._step_cost()[1]
+            if self._tell is not None:
+                self._tell(Stretch(self.now_s, at_s, False, batch, len(self._waiting), energy_j))
+            self.totals.decode_j += energy_j
+            self._share_j += energy_j / batch
+        for job in self._running.values():
+            job.decode_j += self._share_j - job._share_start_j
+        self._running, self._waiting = {}, deque()
+        return left
+
+    def _tell_of_prefill(self, end_s: float, done_frac: float) -> None:
+        assert self._prefill is not None and self._tell is not None
+        energy_j = done_frac * sum(energy_j for _, _, energy_j in self._prefill.chunks)
+        self._tell(Stretch(self._prefill.start_s, end_s, True, len(self._running), self.waiting, energy_j))
+
     # ---- prefill
 
     def _start_prefill(self) -> None:
@@ -232,13 +271,16 @@ class ServerModel:
             ms, j = min(ms, whole_ms), min(j, whole_j)
         tokens = sum(todo for _, todo in chunks)
         seconds = ms / 1e3 * self._slowdown
-        self._prefill = _Prefill(self.now_s + seconds, [(job, todo, j * todo / tokens) for job, todo in chunks])
+        shares = [(job, todo, j * todo / tokens) for job, todo in chunks]
+        self._prefill = _Prefill(self.now_s, self.now_s + seconds, shares)
         self.totals.prefill_j += j
         self.totals.prefill_s += seconds
         self.totals.prefill_tokens += tokens
 
     def _end_prefill(self) -> None:
         assert self._prefill is not None
+        if self._tell is not None:
+            self._tell_of_prefill(self._prefill.end_s, 1.0)
         self.now_s, chunks = self._prefill.end_s, self._prefill.chunks
         self._prefill = None
         for job, todo, energy_j in chunks:
@@ -333,6 +375,9 @@ class ServerModel:
         batch = len(self._running)
         took_ms, energy_j = series(steps, ms, slope_ms), series(steps, j, slope_j)
         context = self._kv / batch
+        if self._tell is not None:
+            end_s = self.now_s + took_ms / 1e3
+            self._tell(Stretch(self.now_s, end_s, False, batch, len(self._waiting), energy_j))
         self.now_s += took_ms / 1e3
         self.step += steps
         self._kv += steps * self._growth

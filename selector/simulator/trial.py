@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 from selector.core.acceptance import AcceptancePrior
@@ -11,8 +12,10 @@ from selector.errors import FleetError, UsageError
 from selector.files.fleet import LoadedFleet
 from selector.files.policy import load_policy_file
 from selector.files.trace import Trace, scaled
+from selector.simulator.arrivals import Load
 from selector.simulator.engine import SimulatedRequest, Simulation
 from selector.simulator.report import PolicyResult, summarise
+from selector.simulator.run import WHOLE_RUN, Window
 
 
 def prepare(
@@ -43,9 +46,15 @@ def prepare(
 
 
 def simulate_policy(
-    loaded: LoadedFleet, requests: Sequence[SimulatedRequest], name: str, *, seed: int = 0
+    loaded: LoadedFleet,
+    load: Load | Sequence[SimulatedRequest],
+    name: str,
+    *,
+    seed: int = 0,
+    window: Window = WHOLE_RUN,
+    until_s: float = inf,
 ) -> PolicyResult:
-    """One policy, by name or path, on prepared requests. Raises `PolicyError`."""
+    """One policy, by name or path, on a load of prepared requests (see `Simulation.run`). Raises `PolicyError`."""
     policy_file = load_policy_file(name)
     context = loaded.policy_context(seed)
     simulation = Simulation(
@@ -56,7 +65,7 @@ def simulate_policy(
         poll_interval_s=loaded.fleet.router.poll_interval_s,
     )
     started = time.perf_counter()
-    finished = simulation.run(requests)
+    finished = simulation.run(load, window=window, until_s=until_s)
     wall_s = time.perf_counter() - started
     return summarise(finished, policy=name, policy_sha256=policy_file.sha256, wall_s=wall_s)
 

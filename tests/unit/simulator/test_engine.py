@@ -80,6 +80,7 @@ def test_requests_tokens_and_energy_are_conserved(
     run = simulate(specs, requests, policy)
     done = [record for record in run.records if record.outcome is not None]
     assert len(run.records) + run.dropped == len(requests)
+    assert len(done) + run.rejected + run.unfinished == len(run.records)
     assert run.accepted_tokens == sum(record.request.trace.output_tokens for record in done)
     assert run.accepted_tokens == sum(record.outcome.accepted_tokens for record in done if record.outcome)
     assert sum(record.energy_j for record in done) == pytest.approx(run.decode_j + run.prefill_j)
