@@ -23,11 +23,11 @@ _MOST_DEMANDS = 32
 _LONGEST_BIN_S, _SHORTEST_BIN_S = 0.5, 0.02
 _BINS = 60
 """Memory of the openness, in bins in which something happened."""
-_PRIOR_BINS = 5.0
+_PRIOR_BINS = 4.0
 """Open until so many bins say otherwise."""
 _MOST_Q = 3.0
 """A single burst (all clients starting at once) tells no more than this."""
-_CLOSED_BELOW, _OPEN_ABOVE = 0.3, 0.5
+_CLOSED_BELOW, _OPEN_ABOVE = 0.35, 0.5
 
 
 class _Arrivals:
@@ -65,11 +65,12 @@ class _Arrivals:
 class Openness:
     """Whether clients wait for answers before they ask again."""
 
-    __slots__ = ("_arrivals", "_bins", "_ends", "_latency_s", "_mean", "_since_s", "closed")
+    __slots__ = ("_arrivals", "_bins", "_ended", "_ends", "_latency_s", "_mean", "_since_s", "closed")
 
     def __init__(self) -> None:
         self._since_s: float | None = None
         self._arrivals = self._ends = 0
+        self._ended = False
         self._latency_s = 1.0
         self._mean, self._bins = 1.0, _PRIOR_BINS
         self.closed = False
@@ -79,6 +80,8 @@ class Openness:
         self._arrivals += 1
         if self._since_s is None:
             self._since_s = now_s
+        if not self._ended:  # before the first end, nobody can have waited for it
+            self._since_s, self._arrivals = now_s, 0
         elif now_s - self._since_s >= min(max(0.5 * self._latency_s, _SHORTEST_BIN_S), _LONGEST_BIN_S):
             difference = self._arrivals - self._ends
             q = min(difference * difference / (self._arrivals + self._ends), _MOST_Q)
@@ -90,6 +93,7 @@ class Openness:
     def ended(self, latency_s: float) -> None:
         """A request ended, `latency_s` after it was sent."""
         self._ends += 1
+        self._ended = True
         if 0.0 < latency_s < math.inf:
             self._latency_s += 0.05 * (latency_s - self._latency_s)
 

@@ -51,7 +51,8 @@ class Planner:
         halving the TBT is worth about the share h of the power.
         """
         self._pools = _pools(backends)
-        self._idle_w = _idle_w(backends)
+        self.idle_w = _idle_w(backends)
+        """Of all GPUs of the fleet."""
         self._acceptance = acceptance
         self._quantile = quantile
         self._halved_tbt_frac = halved_tbt_frac
@@ -118,7 +119,7 @@ class Planner:
             demands,
             self._acceptance,
             self._quantile,
-            idle_w=self._idle_w,
+            idle_w=self.idle_w,
             population=population,
             halved_tbt_frac=self._halved_tbt_frac,
         )
