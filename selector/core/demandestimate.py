@@ -5,10 +5,11 @@ fixed number of clients, agents, batch jobs) each answer makes room for the next
 service leaves the rate of open arrivals alone, and lowers that of closed ones while idle power goes on. From one bin of
 time to the next, with A arrivals and D ends in it,
 
-    q = (A − D)² / (A + D)        about 1 on average when arrivals and ends are independent, 0 when each end brings one
+    n = A + D,  d = A − D         of a bin, n' and d' of the one before
+    q = (d − d')² / (n + n')      about 1 on average when arrivals and ends are independent, 0 when each end brings one
 
-so the mean of q over recent bins tells which it is. Bins are half as long as an answer takes, at most half a second, and
-each ends with an arrival.
+so the mean of q over recent bins tells which it is; that the load rises or falls all the while changes d but not d − d'.
+Bins are half as long as an answer takes, at most half a second, and each ends with an arrival.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from selector.core.types import Outcome, RequestView
 _MOST_DEMANDS = 32
 """Text types × targets that are planned for. Clients may ask for any target; each new one makes a new plan."""
 _LONGEST_BIN_S, _SHORTEST_BIN_S = 0.5, 0.02
-_BINS = 60
+_BINS = 40
 """Memory of the openness, in bins in which something happened."""
 _PRIOR_BINS = 4.0
 """Open until so many bins say otherwise."""
@@ -46,7 +47,7 @@ class _Arrivals:
         self.output_tokens = self.output_tokens * keep + request.expected_output_tokens
         self.then_s = now_s
 
-    def demand(self, key: DemandKey, now_s: float, window_s: float, burstiness: float) -> Demand | None:
+    def demand(self, key: DemandKey, now_s: float, window_s: float, dispersion_s: float) -> Demand | None:
         faded = self.count * math.exp((self.then_s - now_s) / window_s)
         if faded < 0.05:
             return None
@@ -58,19 +59,20 @@ class _Arrivals:
             requests_per_s=faded / (window_s * filled),
             prompt_tokens=self.prompt_tokens / self.count,
             output_tokens=max(1.0, self.output_tokens / self.count),
-            burstiness=burstiness,
+            prefill_dispersion_s=dispersion_s,
         )
 
 
 class Openness:
     """Whether clients wait for answers before they ask again."""
 
-    __slots__ = ("_arrivals", "_bins", "_ended", "_ends", "_latency_s", "_mean", "_since_s", "closed")
+    __slots__ = ("_arrivals", "_before", "_bins", "_ended", "_ends", "_latency_s", "_mean", "_since_s", "closed")
 
     def __init__(self) -> None:
         self._since_s: float | None = None
         self._arrivals = self._ends = 0
         self._ended = False
+        self._before: tuple[int, int] | None = None
         self._latency_s = 1.0
         self._mean, self._bins = 1.0, _PRIOR_BINS
         self.closed = False
@@ -83,10 +85,13 @@ class Openness:
         if not self._ended:  # before the first end, nobody can have waited for it
             self._since_s, self._arrivals = now_s, 0
         elif now_s - self._since_s >= min(max(0.5 * self._latency_s, _SHORTEST_BIN_S), _LONGEST_BIN_S):
-            difference = self._arrivals - self._ends
-            q = min(difference * difference / (self._arrivals + self._ends), _MOST_Q)
-            self._bins = min(self._bins + 1.0, float(_BINS))
-            self._mean += (q - self._mean) / self._bins
+            events, net = self._arrivals + self._ends, self._arrivals - self._ends
+            if self._before is not None:
+                change = net - self._before[1]
+                q = min(change * change / (events + self._before[0]), _MOST_Q)
+                self._bins = min(self._bins + 1.0, float(_BINS))
+                self._mean += (q - self._mean) / self._bins
+            self._before = events, net
             self._since_s, self._arrivals, self._ends = now_s, 0, 0
             self.closed = self._mean < (_OPEN_ABOVE if self.closed else _CLOSED_BELOW)
 
@@ -125,11 +130,11 @@ class DemandEstimate:
         """Whether arrivals answer ends (see the module)."""
         return self._openness.closed
 
-    def demands(self, now_s: float, burstiness: float) -> list[Demand]:
+    def demands(self, now_s: float, dispersion_s: float) -> list[Demand]:
         """The present demands; those that have faded away are forgotten."""
         demands = []
         for key, arrivals in list(self._arrivals.items()):
-            demand = arrivals.demand(key, now_s, self._window_s, burstiness)
+            demand = arrivals.demand(key, now_s, self._window_s, dispersion_s)
             if demand is None:
                 del self._arrivals[key]
             else:

@@ -60,17 +60,17 @@ class Forecast:
         """One prediction per eligible backend (of `arm`, if given), in the fleet's order."""
         lengths = AcceptLengths(request, self._context.acceptance, self._context.tbt_quantile)
         prefill_frac, now_s = self._prefill.frac, fleet.now_s
-        burstiness = self.burstiness
+        dispersion_s = self.prefill_dispersion_s
         return [
-            predict_with(request, self._load(view, spec), spec, lengths, prefill_frac(spec.name, now_s), burstiness)
+            predict_with(request, self._load(view, spec), spec, lengths, prefill_frac(spec.name, now_s), dispersion_s)
             for view, spec in eligible(request, fleet, self._context)
             if arm is None or spec.arm == arm
         ]
 
     @property
-    def burstiness(self) -> float:
-        """Squared coefficient of variation of the prefill work per second, as `stalls` takes it."""
-        return self._work.burstiness
+    def prefill_dispersion_s(self) -> float:
+        """Variance over mean of the prefill work per second, as `stalls` takes it."""
+        return self._work.dispersion_s
 
     def _load(self, view: BackendView, spec: BackendSpec) -> RunningLoad:
         # Views are immutable and kept until their backend changes, so the same object means the same load.

@@ -12,10 +12,10 @@ target) with r_g tokens/s, prompt p_g and answer o_g, an arm's pool of equal bac
 
 b* is the largest batch at which every target is met at the quantile q (z its normal deviate),
 
-    T(b*) / (a_q (1 − ρ)) · (1 + z √v) ≤ target,   v = c² ρ² / (w (1 − ρ)),   w = n T / a
+    T(b*) / (a (1 − ρ)) · (1 + z √(u² + v)) ≤ target,   v = D ρ / (w (1 − ρ)),   w = n T / a
 
-v is the relative variance that prefill stalls add to an answer of n tokens (see `stalls`): short answers on a backend
-that prefills much are what misses targets first. Where s servers share a GPU and work, T is s times as long.
+u² is the relative variance between requests, v what prefill stalls add to an answer of n tokens (see `stalls`): short
+answers on a backend that prefills much are what misses targets first. Where s servers share a GPU and work, T is s times as long.
 
 What an assignment of demands to arms costs is told in `planscore`; the search for the best one (`plansearch`) is local,
 from several starting points: the tests compare it with the exhaustive optimum.

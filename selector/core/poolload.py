@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.policy import BackendSpec
-from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, stall_factor
+from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, slow_factor
 
 DemandKey = tuple[str, float | None]
 """Text type and TBT target."""
@@ -32,8 +32,8 @@ class Demand:
     """Mean prompt to prefill."""
     output_tokens: float
     """Mean expected answer, at least 1."""
-    burstiness: float = 0.0
-    """c² above, of the prefill work of the whole fleet."""
+    prefill_dispersion_s: float = 0.0
+    """D in `stalls`, of the prefill work of the whole fleet."""
 
     @property
     def key(self) -> DemandKey:
@@ -80,16 +80,19 @@ class PoolLoad:
         total = sum(rate for _, rate in mix) or 1.0
         shares = [(demand, rate / total if rate else 1.0 / len(mix)) for demand, rate in mix]
         inverse = context = prefill_s = 0.0
-        self._limits: list[tuple[float, float, float]] = []
+        self._limits: list[tuple[float, float, float, float]] = []
         self._deviate = normal_deviate(quantile)
         for demand, share in shares:
             inverse += share / acceptance.accept_length(arm, demand.text_type)
             ms, _ = spec.cost.prefill.cost(demand.prompt_tokens)
             prefill_s += share * ms / 1e3 / demand.output_tokens
             if demand.tbt_target_ms is not None:
-                slow = acceptance.slow_accept_length(arm, demand.text_type, None, demand.output_tokens, quantile)
-                work_per_ms = SHORT_ANSWER_FRAC * demand.output_tokens / slow / 1e3
-                self._limits.append((demand.tbt_target_ms * slow, work_per_ms, demand.burstiness))
+                mean, slow = acceptance.accept_lengths(
+                    arm, demand.text_type, None, demand.output_tokens, quantile
+                )
+                work_per_ms = SHORT_ANSWER_FRAC * demand.output_tokens / mean / 1e3
+                limit_ms = demand.tbt_target_ms * mean
+                self._limits.append((limit_ms, 1.0 - slow / mean, work_per_ms, demand.prefill_dispersion_s))
         self._accept = 1.0 / inverse
         for demand, share in shares:
             in_system = share / acceptance.accept_length(arm, demand.text_type) * self._accept
@@ -115,8 +118,8 @@ class PoolLoad:
         prefill_frac *= used_frac
         pace_ms = step_ms / (1.0 - prefill_frac)
         return all(
-            pace_ms * stall_factor(self._deviate, burstiness, prefill_frac, work_per_ms * step_ms) <= limit_ms
-            for limit_ms, work_per_ms, burstiness in self._limits
+            pace_ms * slow_factor(self._deviate, slowness, dispersion_s, prefill_frac, work_per_ms * step_ms) <= limit_ms
+            for limit_ms, slowness, work_per_ms, dispersion_s in self._limits
         )
 
     def full(self) -> OperatingPoint:

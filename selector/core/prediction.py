@@ -2,12 +2,12 @@
 
 With b requests on the backend, n of them ours in groups g of one text type and target, and the new request x:
 
-    feasible for x      T(b + 1, c') · s / (a_q(x) · (1 − ρ)) ≤ target(x)      a_q: accept length at the quantile q
-    keeps the others    T(b + 1, c') · s / (a_q(g) · (1 − ρ)) ≤ target(g)      for every g with a target
+    feasible for x      T(b + 1, c') · s(x) / (a(x) · (1 − ρ)) ≤ target(x)      a: mean accept length
+    keeps the others    T(b + 1, c') · s(g) / (a(g) · (1 − ρ)) ≤ target(g)      for every g with a target
     marginal energy     [A(b + 1, c') − A(b, c)] / a(x)                        joules per accepted token of x
 
-ρ is the share of time the backend spends on prefill instead of decode, s the factor by which bursts of prefill delay a
-request beyond that share (`stalls`).
+ρ is the share of time the backend spends on prefill instead of decode, s the factor by which a request at the quantile q
+is slower than the mean, for its accept length and for bursts of prefill (`stalls`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.policy import BackendSpec
-from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, stall_factor
+from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, slow_factor
 from selector.core.types import BackendView, Candidate, RequestView
 
 _FAULTS = ("no free place", "misses its target", "breaks a running target")
@@ -78,7 +78,7 @@ class AcceptLengths:
         self._quantile = quantile
         self.deviate = normal_deviate(quantile)
         self._of_request: dict[str, tuple[float, float]] = {}
-        self._of_running: dict[tuple[str, str], float] = {}
+        self._of_running: dict[tuple[str, str], tuple[float, float]] = {}
         self.means = acceptance.mean_accept_lengths
         """Arm → mean accept length of running requests by text type."""
 
@@ -92,11 +92,11 @@ class AcceptLengths:
             )
         return found
 
-    def slow_of_running(self, arm: str, text_type: str) -> float:
-        """The slow one of a running request of `text_type` on `arm`."""
+    def of_running(self, arm: str, text_type: str) -> tuple[float, float]:
+        """(mean, slow) of a running request of `text_type` on `arm`."""
         found = self._of_running.get((arm, text_type))
         if found is None:
-            found = self._of_running[arm, text_type] = self._acceptance.slow_accept_length(
+            found = self._of_running[arm, text_type] = self._acceptance.accept_lengths(
                 arm, text_type, None, self._request.expected_output_tokens, self._quantile
             )
         return found
@@ -134,11 +134,11 @@ def predict(
     *,
     quantile: float,
     prefill_frac: float = 0.0,
-    burstiness: float = 0.0,
+    dispersion_s: float = 0.0,
 ) -> Prediction:
-    """Predicts `request` on one backend. `prefill_frac` is ρ above, in [0, 1); `burstiness` the c² of `stalls`."""
+    """Predicts `request` on one backend. `prefill_frac` is ρ above, in [0, 1); `dispersion_s` the D of `stalls`."""
     lengths = AcceptLengths(request, acceptance, quantile)
-    return predict_with(request, RunningLoad(view, spec), spec, lengths, prefill_frac, burstiness)
+    return predict_with(request, RunningLoad(view, spec), spec, lengths, prefill_frac, dispersion_s)
 
 
 def predict_with(
@@ -147,7 +147,7 @@ def predict_with(
     spec: BackendSpec,
     lengths: AcceptLengths,
     prefill_frac: float,
-    burstiness: float,
+    dispersion_s: float,
 ) -> Prediction:
     """`predict` from what is known of the backend's view already, and accept lengths shared by all backends."""
     view, arm = load.view, spec.arm
@@ -159,14 +159,18 @@ def predict_with(
     accept, slow = lengths.of_request(arm)
     decode_frac = 1.0 - prefill_frac
     pace_ms = step_ms / decode_frac
-    decode_s = SHORT_ANSWER_FRAC * request.expected_output_tokens * step_ms / (1e3 * accept)
-    stalled_ms = pace_ms * stall_factor(lengths.deviate, burstiness, prefill_frac, decode_s)
+    deviate = lengths.deviate
+    steps_ms = SHORT_ANSWER_FRAC * request.expected_output_tokens * step_ms / 1e3
+    tbt_ms = pace_ms / accept * slow_factor(deviate, 1.0 - slow / accept, dispersion_s, prefill_frac, steps_ms / accept)
     keeps_others = True
     for text_type, target_ms in load.tightest_ms:
-        # A step gives at least one token, so a step within the target needs no further look.
-        if stalled_ms > target_ms and stalled_ms / lengths.slow_of_running(arm, text_type) > target_ms:
-            keeps_others = False
-            break
+        # Even twice as slow as the mean and at one token a step within the target: no need for a further look.
+        if 2.0 * pace_ms > target_ms:
+            mean, slow = lengths.of_running(arm, text_type)
+            factor = slow_factor(deviate, 1.0 - slow / mean, dispersion_s, prefill_frac, steps_ms / mean)
+            if pace_ms / mean * factor > target_ms:
+                keeps_others = False
+                break
     # Foreign requests, of which nothing is known, are taken to accept like the new one.
     tokens_before = (before - load.known) * accept
     means = lengths.means(arm)
@@ -174,7 +178,6 @@ def predict_with(
         tokens_before += requests * means[text_type]
     tokens_per_s = 1e3 * (tokens_before + accept) / pace_ms
     tokens_per_s_before = 1e3 * tokens_before * decode_frac / load.step_ms if before else 0.0
-    tbt_ms = stalled_ms / slow
     meets_target = request.tbt_target_ms is None or tbt_ms <= request.tbt_target_ms
     fits = batch <= view.max_running_requests and kv_after <= view.max_kv_tokens
     return Prediction(

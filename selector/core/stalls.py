@@ -1,13 +1,18 @@
-"""How prefill of other requests delays the tokens of a running one, beyond the mean share ρ of time that it takes.
+"""How slow a request gets at a quantile: its own accept length, and prefill of others that stops it.
 
 While a request decodes for w seconds, prefill work arrives and is done first. The time it takes in all is the delay
-busy period of an M/G/1 queue started by the work w: mean w / (1 − ρ), variance V w / (1 − ρ)³ with V the variance of
-the prefill work that arrives per second (Kleinrock, Queueing Systems I, 1975, section 5.8). Relative to the mean:
+busy period of an M/G/1 queue started by the work w: mean w / (1 − ρ), variance V w / (1 − ρ)³ with ρ the share of time
+that prefill takes and V the variance of the prefill work that arrives per second (Kleinrock, Queueing Systems I, 1975,
+section 5.8). Relative to the mean:
 
-    v = V / (w (1 − ρ)),   V = c² ρ²        c²: squared coefficient of variation of the prefill work in one second
+    v = V / (w (1 − ρ)),   V = D ρ        D: variance over mean of the prefill work per second, in seconds
 
-so that the time between tokens at a normal deviate z is the mean times (1 + z √v). Real arrivals come in bursts: c² is
-measured (`PrefillWork`), not taken from a Poisson process.
+D is measured over the whole fleet (`PrefillWork`), since real arrivals come in bursts. A backend that gets a part of the
+requests, picked without regard to each other, sees the same D (thinning keeps variance over mean; exact for Poisson
+arrivals of any prompt lengths). With u² the variance of 1 / accept length between requests, relative to its mean, and
+both independent, the time between tokens at the normal deviate z is
+
+    T / (a (1 − ρ)) · (1 + z √(u² + v))
 """
 
 from __future__ import annotations
@@ -23,12 +28,18 @@ the Azure 2023 traces it is about the first quartile (conversation 81 of 201 tok
 _MOST_PREFILL_FRAC = 0.95
 
 
-def stall_factor(deviate: float, burstiness: float, prefill_frac: float, work_s: float) -> float:
-    """1 + z √v for a request that decodes for `work_s` seconds on a backend with prefill share `prefill_frac`."""
-    if burstiness <= 0.0 or prefill_frac <= 0.0 or work_s <= 0.0:
-        return 1.0
-    free = 1.0 - min(prefill_frac, _MOST_PREFILL_FRAC)
-    return 1.0 + deviate * prefill_frac * math.sqrt(burstiness / (work_s * free))
+def slow_factor(
+    deviate: float, slowness: float, dispersion_s: float, prefill_frac: float, work_s: float
+) -> float:
+    """1 + z √(u² + v) for a request that decodes for `work_s` seconds on a backend with prefill share `prefill_frac`.
+
+    `slowness` is z u: how much longer than the mean its accept length alone makes it at the quantile.
+    """
+    if dispersion_s <= 0.0 or prefill_frac <= 0.0 or work_s <= 0.0:
+        return 1.0 + slowness
+    frac = prefill_frac if prefill_frac < _MOST_PREFILL_FRAC else _MOST_PREFILL_FRAC
+    variance = dispersion_s * frac / (work_s * (1.0 - frac))
+    return 1.0 + math.sqrt(slowness * slowness + deviate * deviate * variance)
 
 
 @lru_cache(maxsize=64)
@@ -38,7 +49,7 @@ def normal_deviate(quantile: float) -> float:
 
 
 class PrefillWork:
-    """Burstiness of the prefill work sent to a whole fleet: moments of its seconds, fading over `window_s` seconds."""
+    """Dispersion of the prefill work sent to a whole fleet, from moments of its seconds that fade over `window_s`."""
 
     __slots__ = ("_bin", "_keep", "_mean", "_square", "_weight", "_work_s")
 
@@ -69,12 +80,8 @@ class PrefillWork:
         self._square = self._square * self._keep + work_s * work_s
 
     @property
-    def burstiness(self) -> float:
-        """c²; 0 before two seconds were seen, and at most that of one busy second among the remembered ones.
-
-        The bound matters after a silence: what came before it fades to nothing, and c² would grow without limit.
-        """
-        mean_squared = self._mean * self._mean
-        if self._weight < 1.5 or mean_squared <= 0.0:
+    def dispersion_s(self) -> float:
+        """D: variance over mean of the work in one second; 0 before two seconds were seen."""
+        if self._weight < 1.5 or self._mean <= 0.0:
             return 0.0
-        return min(max(0.0, self._square * self._weight / mean_squared - 1.0), self._weight)
+        return max(0.0, self._square / self._mean - self._mean / self._weight)
