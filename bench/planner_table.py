@@ -215,14 +215,17 @@ def run_cell(cell: Cell, traces: Path) -> dict[str, object]:
 
 
 def recorded(fleet: LoadedFleet, traces: Path, name: str, fill: float, cell: Cell) -> tuple[OpenLoop, float]:
-    """The trace at the rate that fills the fleet to `fill` of what it can do without targets, and that rate."""
+    """The trace at the rate that fills the fleet to `fill` of what it can do within the target, and that rate."""
     file, mix = TRACES[name]
     trace = with_text_types(load_trace(traces / file), {mix: 1.0}, cell.seed)
     requests = [r for r in trace.requests if r.prompt_tokens + r.output_tokens <= MOST_CONTEXT_TOKENS][:6_000]
     prompt = sum(r.prompt_tokens for r in requests) / len(requests)
     output = sum(r.output_tokens for r in requests) / len(requests)
     context = fleet.policy_context()
-    most = sum(most_tokens_per_s(spec, mix, prompt, output, context.acceptance) for spec in context.backends)
+    most = sum(
+        most_tokens_per_s(spec, mix, prompt, output, context.acceptance, tbt_target_ms=cell.target_ms)
+        for spec in context.backends
+    )
     rate = len(requests) / (requests[-1].arrival_s - requests[0].arrival_s)
     wanted = fill * most / output
     return OpenLoop(

@@ -1,7 +1,7 @@
 """What an assignment of demands to arms costs: how many backends of each arm run, at what batch, at what power.
 
 Demands get their places in the order of their rates, each on its own arm first; what an arm's backends cannot hold
-within the targets goes to the demand's next-best arm. How a pool then runs depends on what decides the load:
+within the targets goes to the arm that serves so much of it at the least cost, and so on. How a pool then runs depends on what decides the load:
 
     rates given          Clients come whatever happens. Backends are filled to b* one after the other and the rest
                          idles: a pool of rate R runs ⌊R / r(b*)⌋ full backends and a partial one. Score: the power.
@@ -27,6 +27,8 @@ _UNSERVED_J_PER_TOKEN = 1e3
 """Price of a token that no place is left for: above any real cost, so that serving always wins."""
 _VIOLATION_J_PER_TOKEN = 1e1
 """Price of a token served outside its target: above any real cost, below not serving."""
+_FEW_REQUESTS = 4.0
+"""What overflows by chance alone comes to about so many requests at a time."""
 _BISECTIONS = 14
 
 
@@ -112,14 +114,35 @@ class PlanScore:
 
     def plan(self, arm_of: Mapping[DemandKey, str]) -> Plan:
         """The plan of an assignment. Raises `KeyError` for a demand that it does not name."""
-        arms_of = {
-            demand.key: (arm_of[demand.key], *(arm for arm in self.ranked[demand.key] if arm != arm_of[demand.key]))
-            for demand in self._demands
-        }
+        arms_of = {demand.key: (arm_of[demand.key], *self._overflow(demand, arm_of)) for demand in self._demands}
         if self._population is None:
             held, unserved = self._distributed(arms_of, 1.0)
             return self._filled(arms_of, held, unserved)
         return self._shared(arms_of, self._population)
+
+    def _overflow(self, demand: Demand, arm_of: Mapping[DemandKey, str]) -> Sequence[str]:
+        """The other arms for what the planned one cannot hold, at the least cost of so much; a few requests at least.
+
+        With a population the cost at the best batch decides.
+        """
+        chosen = arm_of[demand.key]
+        others = [arm for arm in self.ranked[demand.key] if arm != chosen]
+        if self._population is not None or len(others) < 2:
+            return others
+        room = self._counts[chosen] * self._curve(chosen, [(demand, 1.0)], 1).full.tokens_per_s
+        rest = demand.tokens_per_s - room
+
+        def cost(arm: str) -> float:
+            curve = self._curve(arm, [(demand, 1.0)], 1)
+            full = curve.full
+            rate = max(rest, full.tokens_per_s * min(1.0, _FEW_REQUESTS / full.batch))
+            whole = min(int(rate / full.tokens_per_s), self._counts[arm])
+            part = min(rate - whole * full.tokens_per_s, full.tokens_per_s)
+            watts = whole * full.power_w + (curve.at(part)[1] if part > 0.0 else 0.0)
+            joules = watts / (whole * full.tokens_per_s + part)
+            return joules + (0.0 if full.within_targets else _VIOLATION_J_PER_TOKEN)
+
+        return sorted(others, key=cost)
 
     def _distributed(
         self, arms_of: Mapping[DemandKey, tuple[str, ...]], scale: float, *, limited: bool = True
