@@ -18,28 +18,34 @@ know is planned for at once, in the decision.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from selector.core.demandestimate import DemandEstimate
-from selector.core.forecast import Forecast, least_violation
+from selector.core.exploration import Exploration
+from selector.core.forecast import Forecast, Look
 from selector.core.planner import Demand, DemandKey, Plan, Planner
 from selector.core.policy import PolicyContext
 from selector.core.prediction import Prediction
-from selector.core.types import Decision, FleetView, Outcome, RequestView
+from selector.core.sessions import Sessions
+from selector.core.types import TEXT_TYPES, Decision, FleetView, Outcome, RequestView
 from selector.errors import PolicyError
 
-_SCORED_AT_ONCE = 4
-"""Assignments scored each time a request ends, and more when that is seldom: about 0.1 ms each."""
-_SCORED_PER_S = 200.0
-_MOST_SCORED_AT_ONCE = 50
+_SCORED_AT_ONCE = 1
+"""Assignments scored each time a request ends, and more when that is seldom: 0.1 to 0.5 ms each."""
+_SCORED_PER_S = 100.0
+_TOLD_WHOLE = 6
+"""Fleets up to this size have every backend among a decision's candidates."""
+_MOST_SCORED_AT_ONCE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
     """`rate_window_s`: memory of the arrival rates; shorter follows faster, longer flaps less.
 
-    Every `replan_s` the load is looked at; a plan is made when it moved by `shift_frac`, or after `renew_s`.
+    Every `replan_s` the load is looked at; a plan is made when it moved by `shift_frac`, or after `renew_s`. At most
+    `explore_frac` of requests and energy go into probing arms whose acceptance was not seen for `stale_s`, or never. A
+    session's prefix counts as cached for `prefix_kept_s`.
     """
 
     replan_s: float = 1.0
@@ -47,6 +53,9 @@ class Params:
     shift_frac: float = 0.2
     rate_window_s: float = 15.0
     keep_within_frac: float = 0.02
+    explore_frac: float = 0.01
+    stale_s: float = 1800.0
+    prefix_kept_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +92,28 @@ class MinEnergy:
         self._forecast = Forecast(context)
         self._planner = Planner(context.backends, context.acceptance, context.tbt_quantile)
         self._estimate = DemandEstimate(window_s=params.rate_window_s)
+        self._sessions = Sessions(kept_s=params.prefix_kept_s)
+        self._specs = context.backends
+        self._index = {spec.name: index for index, spec in enumerate(context.backends)}
+        self._of_arm: dict[str, list[int]] = {}
+        for index, spec in enumerate(context.backends):
+            self._of_arm.setdefault(spec.arm, []).append(index)
+        self._drafting = [
+            arm for arm, indices in self._of_arm.items() if self._specs[indices[0]].cost.verify_tokens > 1
+        ]
+        self._exploration = Exploration(
+            [
+                (arm, text_type)
+                for arm in self._drafting
+                for text_type in TEXT_TYPES
+                if context.acceptance.accept_length(arm, text_type) <= 1.0
+            ],
+            budget_frac=params.explore_frac,
+            stale_s=params.stale_s,
+        )
         self._plan: Plan | None = None
         self._planned_for = _Load([], None)
+        self._available: list[bool] = []
         self._usable: dict[str, int] = {}
         self._making: Generator[None, None, Plan] | None = None
         self._making_for = self._planned_for
@@ -92,21 +121,29 @@ class MinEnergy:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Follows the plan, which is renewed first where it knows nothing of the request or the fleet."""
-        self._now_s = fleet.now_s
-        key = self._estimate.arrived(request, fleet.now_s)
+        now_s = self._now_s = fleet.now_s
+        key = self._estimate.arrived(request, now_s)
         plan = self._current_plan(fleet, key)
-        predictions = self._forecast.predictions(request, fleet)
-        if not predictions:
-            return Decision(backend=None, reason="no backend can serve it")
-        best, reason = self._following(plan, key, predictions) or least_violation(request, predictions)
-        return self._forecast.decision(request, fleet, best, predictions, reason)
+        look = self._forecast.look(request, fleet)
+        found = self._following(plan, key, look, fleet)
+        if found is None:
+            predictions = look.all()
+            if not predictions:
+                return Decision(backend=None, reason="no backend can serve it")
+            planned = next(iter(plan.arms_of.get(key, ())), None)
+            best, reason = self._forecast.least_violation(request, predictions, planned=planned)
+        else:
+            best, reason = self._where_its_prefix_is(look, now_s, *found)
+            best, reason = self._probing(look, now_s, best, reason)
+        prefix = self._sessions.prefix(request, now_s)
+        cached = min(prefix.tokens, request.prompt_tokens - 1) if prefix and prefix.backend == best.backend else 0.0
+        self._sessions.sent(request, best.backend, now_s)
+        told = self._told(look, plan.arms_of.get(key, ()))
+        return self._forecast.decision(request, fleet, best, told, reason, cached_tokens=cached)
 
-    def _following(self, plan: Plan, key: DemandKey, predictions: list[Prediction]) -> tuple[Prediction, str] | None:
+    def _following(self, plan: Plan, key: DemandKey, look: Look, fleet: FleetView) -> tuple[Prediction, str] | None:
         """The first place by the plan's preference; beyond the plan, the least marginal energy; else `None`."""
-        feasible = [found for found in predictions if found.feasible]
-        if not feasible:
-            return None
-        arms = plan.arms_of.get(key, ())
+        arms, views = plan.arms_of.get(key, ()), fleet.backends
         for rank, arm in enumerate(arms):
             limit = plan.batch_of.get(arm)
             if limit is None:
@@ -114,27 +151,79 @@ class MinEnergy:
             words = "planned" if rank == 0 else f"overflow of {arms[0]}"
             sharing = plan.backends_of.get(arm)
             if sharing is None:
-                for found in feasible:
-                    if found.arm == arm and found.batch <= limit:
+                for index in self._of_arm[arm]:
+                    if views[index].batch < limit and (found := look.at(index)) is not None and found.feasible:
                         return found, f"{words}: request {found.batch} of {limit}"
                 continue
-            of_arm = [found for found in predictions if found.arm == arm][:sharing]
-            able = [found for found in of_arm if found.feasible]
-            if able:
-                best = min(able, key=lambda found: found.batch)
-                return best, f"{words}: request {best.batch} on one of {sharing}"
+            able = [index for index in self._of_arm[arm] if look.can_serve(index)][:sharing]
+            for index in sorted(able, key=lambda each: views[each].batch):
+                if (found := look.at(index)) is not None and found.feasible:
+                    return found, f"{words}: request {found.batch} on one of {sharing}"
+        feasible = [found for found in look.all() if found.feasible]
+        if not feasible:
+            return None
         best = min(feasible, key=lambda found: found.marginal_j_per_accepted_token)
         return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
+
+    def _where_its_prefix_is(
+        self, look: Look, now_s: float, best: Prediction, reason: str
+    ) -> tuple[Prediction, str]:
+        """The backend that served the session last, if the prefill saved is worth what it costs to decode there."""
+        prefix = self._sessions.prefix(look.request, now_s)
+        if prefix is None or prefix.backend == best.backend:
+            return best, reason
+        index = self._index[prefix.backend]
+        there = look.at(index)
+        if there is None or not there.feasible:
+            return best, reason
+        cached = min(prefix.tokens, float(look.request.prompt_tokens - 1))
+        _, saved_j = self._specs[index].cost.prefill.cost(cached)
+        if saved_j <= _extra_j(look.request, there, best):
+            return best, reason
+        return there, f"its prefix is there: saves {saved_j:.0f} J of prefill"
+
+    def _probing(self, look: Look, now_s: float, best: Prediction, reason: str) -> tuple[Prediction, str]:
+        """Now and then an arm whose acceptance is unknown or stale instead, where no target breaks."""
+        exploration, request = self._exploration, look.request
+        if exploration.may_probe():
+            for arm in self._drafting:
+                if arm == best.arm or not exploration.due(arm, request.text_type, now_s):
+                    continue
+                able = [found for index in self._of_arm[arm] if (found := look.at(index)) is not None and found.feasible]
+                if not able:
+                    continue
+                probe = min(able, key=lambda found: found.marginal_j_per_accepted_token)
+                extra_j = _extra_j(request, probe, best)
+                if exploration.affords(extra_j):
+                    exploration.probed(extra_j)
+                    return probe, f"probing {arm}: its acceptance of {request.text_type} is unknown or stale"
+        exploration.sent(best.marginal_j_per_accepted_token * request.expected_output_tokens)
+        return best, reason
+
+    def _told(self, look: Look, arms: Sequence[str]) -> list[Prediction]:
+        """The candidates of a decision: every backend of a small fleet; of a large one those that were considered.
+
+        Considered are the places that were looked at and, for comparison, one of the next arm by the plan's preference.
+        """
+        if len(self._specs) <= _TOLD_WHOLE:
+            return look.all()
+        made = look.made()
+        known = {found.arm for found in made}
+        for arm in arms:
+            if arm not in known:
+                for index in self._of_arm[arm]:
+                    if (found := look.at(index)) is not None:
+                        return [*made, found]
+        return made
 
     # ---- planning
 
     def _current_plan(self, fleet: FleetView, key: DemandKey) -> Plan:
-        usable: dict[str, int] = {}
-        for view in fleet.backends:
-            usable[view.arm] = usable.get(view.arm, 0) + view.available
+        available = [view.available for view in fleet.backends]
         plan, now_s = self._plan, fleet.now_s
-        if plan is None or usable != self._usable or key not in plan.arms_of:
-            self._usable = usable
+        if plan is None or available != self._available or key not in plan.arms_of:
+            self._available = available
+            self._usable = {arm: sum(available[index] for index in indices) for arm, indices in self._of_arm.items()}
             self._begin(self._load(fleet))
             self._score(None)
             assert self._plan is not None
@@ -184,18 +273,25 @@ class MinEnergy:
     def observe(self, outcome: Outcome) -> None:
         """The acceptance model, which the planner reads, has learnt it already; here a plan that is due is made."""
         self._estimate.ended(outcome)
+        self._exploration.observe(outcome, self._now_s)
         if self._making is not None:
             waited_s = self._now_s - self._scored_s
             self._score(min(_MOST_SCORED_AT_ONCE, _SCORED_AT_ONCE + int(waited_s * _SCORED_PER_S)))
 
 
+def _extra_j(request: RequestView, one: Prediction, than: Prediction) -> float:
+    """Joules of decoding that the request needs more on `one`."""
+    per_token = one.marginal_j_per_accepted_token - than.marginal_j_per_accepted_token
+    return per_token * request.expected_output_tokens
+
+
 def make_policy(params: Params, context: PolicyContext) -> MinEnergy:
     """Raises `PolicyError` for times that are not above 0 and a share that is below it."""
-    for name in ("replan_s", "renew_s", "rate_window_s"):
+    for name in ("replan_s", "renew_s", "rate_window_s", "stale_s", "prefix_kept_s"):
         value = getattr(params, name)
         if not 0 < value < math.inf:
             raise PolicyError(f"policy min_energy: {name}", f"is {value}", "give seconds above 0")
-    for name in ("keep_within_frac", "shift_frac"):
+    for name in ("keep_within_frac", "shift_frac", "explore_frac"):
         value = getattr(params, name)
         if not 0 <= value < math.inf:
             raise PolicyError(f"policy min_energy: {name}", f"is {value}", "give a share such as 0.02, 0 for none")

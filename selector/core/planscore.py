@@ -26,7 +26,7 @@ from selector.core.poolload import Demand, DemandKey, PoolCurve, PoolLoad
 _UNSERVED_J_PER_TOKEN = 1e3
 """Price of a token that no place is left for: above any real cost, so that serving always wins."""
 _VIOLATION_J_PER_TOKEN = 1e1
-"""Price of a token served outside its target: above any real cost, below not serving."""
+"""Price of a token served outside its target, times the probability of a miss: above any real cost, below not serving."""
 _FEW_REQUESTS = 4.0
 """What overflows by chance alone comes to about so many requests at a time."""
 _BISECTIONS = 14
@@ -108,7 +108,7 @@ class PlanScore:
 
         def price(arm: str) -> float:
             curve = self._curve(arm, [(demand, 1.0)], 1)
-            return curve.least_cost(holding_w) + (0.0 if curve.full.within_targets else _VIOLATION_J_PER_TOKEN)
+            return curve.least_cost(holding_w) + _VIOLATION_J_PER_TOKEN * curve.full.missed_frac
 
         return tuple(sorted(self.arms, key=price))
 
@@ -140,7 +140,7 @@ class PlanScore:
             part = min(rate - whole * full.tokens_per_s, full.tokens_per_s)
             watts = whole * full.power_w + (curve.at(part)[1] if part > 0.0 else 0.0)
             joules = watts / (whole * full.tokens_per_s + part)
-            return joules + (0.0 if full.within_targets else _VIOLATION_J_PER_TOKEN)
+            return joules + _VIOLATION_J_PER_TOKEN * full.missed_frac
 
         return sorted(others, key=cost)
 
@@ -209,9 +209,8 @@ class PlanScore:
             power_w += whole * full.power_w + watts
             in_system += whole * full.batch + batch
             served += pool.tokens_per_s
-            if not full.within_targets:
-                within = False
-                power_w += pool.tokens_per_s * _VIOLATION_J_PER_TOKEN
+            within = within and full.within_targets
+            power_w += pool.tokens_per_s * _VIOLATION_J_PER_TOKEN * full.missed_frac
             batch_of[pool.arm] = self._limit(pool.arm, full.batch)
         score = power_w
         if served > 0.0:
@@ -243,9 +242,8 @@ class PlanScore:
         score, scale, backends = best
         within = True
         for pool in held:
-            if not pool.curve.full.within_targets:
-                within = False
-                score += _VIOLATION_J_PER_TOKEN * pool.tokens_per_s / rates
+            within = within and pool.curve.full.within_targets
+            score += _VIOLATION_J_PER_TOKEN * pool.curve.full.missed_frac * pool.tokens_per_s / rates
         batches = [
             pool.curve.at(scale * pool.tokens_per_s / count)[0] for pool, count in zip(held, backends, strict=True)
         ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.policy import BackendSpec
-from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, slow_factor
+from selector.core.stalls import SHORT_ANSWER_FRAC, miss_probability, normal_deviate, slow_factor
 
 DemandKey = tuple[str, float | None]
 """Text type and TBT target."""
@@ -54,7 +54,13 @@ class OperatingPoint:
     tokens_per_s: float
     power_w: float
     """Above idle, for decoding."""
-    within_targets: bool
+    missed_frac: float = 0.0
+    """Share of the tokens whose requests are expected to miss their target; 0 where all meet it at the quantile."""
+
+    @property
+    def within_targets(self) -> bool:
+        """Whether every target is met at the quantile."""
+        return self.missed_frac == 0.0
 
     @property
     def tbt_ms(self) -> float:
@@ -81,6 +87,7 @@ class PoolLoad:
         shares = [(demand, rate / total if rate else 1.0 / len(mix)) for demand, rate in mix]
         inverse = context = prefill_s = 0.0
         self._limits: list[tuple[float, float, float, float]] = []
+        self._limit_shares: list[float] = []
         self._deviate = normal_deviate(quantile)
         for demand, share in shares:
             inverse += share / acceptance.accept_length(arm, demand.text_type)
@@ -92,6 +99,7 @@ class PoolLoad:
                 )
                 work_per_ms = SHORT_ANSWER_FRAC * demand.output_tokens / mean / 1e3
                 limit_ms = demand.tbt_target_ms * mean
+                self._limit_shares.append(share)
                 self._limits.append((limit_ms, 1.0 - slow / mean, work_per_ms, demand.prefill_dispersion_s))
         self._accept = 1.0 / inverse
         for demand, share in shares:
@@ -122,6 +130,17 @@ class PoolLoad:
             for limit_ms, slowness, work_per_ms, dispersion_s in self._limits
         )
 
+    def _missed_frac(self, batch: int) -> float:
+        """Share of the tokens whose requests miss their target at a batch; above 0."""
+        step_ms, _, _, prefill_frac = self._rates(batch)
+        step_ms *= self._slowdown
+        pace_ms = step_ms / (1.0 - prefill_frac)
+        missed = 0.0
+        for share, (limit_ms, slowness, work_per_ms, dispersion_s) in zip(self._limit_shares, self._limits, strict=True):
+            slow = slow_factor(self._deviate, slowness, dispersion_s, prefill_frac, work_per_ms * step_ms)
+            missed += share * miss_probability(pace_ms, pace_ms * slow, limit_ms, self._deviate)
+        return max(missed, 1e-6)
+
     def full(self) -> OperatingPoint:
         """The largest batch within every target; where not even batch 1 is, see `_part_time`."""
         low, high = 0, self.largest_batch
@@ -150,14 +169,14 @@ class PoolLoad:
                 high = middle
         full = self.point(1)
         if low < 0.01:
-            return OperatingPoint(1.0, full.tokens_per_s, full.power_w, False)
-        return OperatingPoint(low, full.tokens_per_s * low, full.power_w * low, True)
+            return OperatingPoint(1.0, full.tokens_per_s, full.power_w, self._missed_frac(1))
+        return OperatingPoint(low, full.tokens_per_s * low, full.power_w * low)
 
     def point(self, batch: float) -> OperatingPoint:
         """Rate and power above idle at a batch."""
         step_ms, step_j, tokens_per_s, prefill_frac = self._rates(batch)
         active_w = (step_j - self._idle_w * step_ms / 1e3) / (step_ms * self._slowdown / 1e3)
-        return OperatingPoint(batch, tokens_per_s, (1.0 - prefill_frac) * active_w, True)
+        return OperatingPoint(batch, tokens_per_s, (1.0 - prefill_frac) * active_w)
 
 
 class PoolCurve:

@@ -7,7 +7,8 @@ With b requests on the backend, n of them ours in groups g of one text type and 
     marginal energy     [A(b + 1, c') − A(b, c)] / a(x)                        joules per accepted token of x
 
 ρ is the share of time the backend spends on prefill instead of decode, s the factor by which a request at the quantile q
-is slower than the mean, for its accept length and for bursts of prefill (`stalls`).
+is slower than the mean, for its accept length and for bursts of prefill (`stalls`). Servers that share a GPU take turns:
+with k of them busy, T is k times as long.
 """
 
 from __future__ import annotations
@@ -34,11 +35,10 @@ class Prediction(NamedTuple):
     accept_length: float
     tbt_ms: float
     """TBT of the request at the quantile."""
+    mean_tbt_ms: float
     marginal_j_per_accepted_token: float
-    tokens_per_s: float
-    """Accepted tokens per second of the whole backend, the request included, at mean accept lengths."""
-    marginal_tokens_per_s: float
-    """By how much the request raises `tokens_per_s`; below zero where it slows the others by more than it gets."""
+    pace_ms: float
+    """Time of a step with the pauses for prefill."""
     meets_target: bool
     keeps_others: bool
     fits: bool
@@ -105,11 +105,10 @@ class AcceptLengths:
 class RunningLoad:
     """What the requests on a backend cost and want, worked out once per view."""
 
-    __slots__ = ("idle_j_per_ms", "known", "requests_of", "step_j", "step_ms", "tightest_ms", "view")
+    __slots__ = ("known", "requests_of", "step_j", "step_ms", "tightest_ms", "view")
 
     def __init__(self, view: BackendView, spec: BackendSpec) -> None:
         self.view = view
-        self.idle_j_per_ms = spec.cost.idle.watts(1) / 1e3
         self.step_ms, self.step_j = 0.0, 0.0
         if view.batch:
             self.step_ms, self.step_j = spec.cost.step.step(view.batch, view.mean_context_tokens)
@@ -135,10 +134,15 @@ def predict(
     quantile: float,
     prefill_frac: float = 0.0,
     dispersion_s: float = 0.0,
+    turns: int = 1,
 ) -> Prediction:
-    """Predicts `request` on one backend. `prefill_frac` is ρ above, in [0, 1); `dispersion_s` the D of `stalls`."""
+    """Predicts `request` on one backend.
+
+    `prefill_frac` is ρ above, in [0, 1); `dispersion_s` the D of `stalls`; `turns` how many servers of its GPU are busy
+    with the request there.
+    """
     lengths = AcceptLengths(request, acceptance, quantile)
-    return predict_with(request, RunningLoad(view, spec), spec, lengths, prefill_frac, dispersion_s)
+    return predict_with(request, RunningLoad(view, spec), spec, lengths, prefill_frac, dispersion_s, turns)
 
 
 def predict_with(
@@ -148,37 +152,32 @@ def predict_with(
     lengths: AcceptLengths,
     prefill_frac: float,
     dispersion_s: float,
+    turns: int = 1,
 ) -> Prediction:
     """`predict` from what is known of the backend's view already, and accept lengths shared by all backends."""
     view, arm = load.view, spec.arm
-    before = view.batch
-    batch = before + 1
-    kv_after = view.kv_tokens + request.prompt_tokens + 0.5 * request.expected_output_tokens
-    step_ms, step_j = spec.cost.step.step(batch, kv_after / batch)
-    marginal_j = step_j - load.step_j - load.idle_j_per_ms * (step_ms - load.step_ms)
+    batch = view.batch + 1
+    output_tokens = request.expected_output_tokens
+    kv_after = view.kv_tokens + request.prompt_tokens + 0.5 * output_tokens
+    cost = spec.cost
+    step_ms, step_j = cost.step.step(batch, kv_after / batch)
+    marginal_j = step_j - load.step_j - 1e-3 * cost.idle.served_w * (step_ms - load.step_ms)
     accept, slow = lengths.of_request(arm)
-    decode_frac = 1.0 - prefill_frac
-    pace_ms = step_ms / decode_frac
-    deviate = lengths.deviate
-    steps_ms = SHORT_ANSWER_FRAC * request.expected_output_tokens * step_ms / 1e3
-    tbt_ms = pace_ms / accept * slow_factor(deviate, 1.0 - slow / accept, dispersion_s, prefill_frac, steps_ms / accept)
-    keeps_others = True
-    for text_type, target_ms in load.tightest_ms:
-        # Even twice as slow as the mean and at one token a step within the target: no need for a further look.
-        if 2.0 * pace_ms > target_ms:
-            mean, slow = lengths.of_running(arm, text_type)
-            factor = slow_factor(deviate, 1.0 - slow / mean, dispersion_s, prefill_frac, steps_ms / mean)
-            if pace_ms / mean * factor > target_ms:
-                keeps_others = False
-                break
-    # Foreign requests, of which nothing is known, are taken to accept like the new one.
-    tokens_before = (before - load.known) * accept
-    means = lengths.means(arm)
-    for text_type, requests in load.requests_of:
-        tokens_before += requests * means[text_type]
-    tokens_per_s = 1e3 * (tokens_before + accept) / pace_ms
-    tokens_per_s_before = 1e3 * tokens_before * decode_frac / load.step_ms if before else 0.0
-    meets_target = request.tbt_target_ms is None or tbt_ms <= request.tbt_target_ms
+    step_ms *= turns
+    pace_ms = step_ms / (1.0 - prefill_frac)
+    mean_tbt_ms = pace_ms / accept
+    tbt_ms = mean_tbt_ms * slow_factor(
+        lengths.deviate,
+        1.0 - slow / accept,
+        dispersion_s,
+        prefill_frac,
+        SHORT_ANSWER_FRAC * output_tokens * step_ms / (1e3 * accept),
+    )
+    target_ms = request.tbt_target_ms
+    meets_target = target_ms is None or tbt_ms <= target_ms
+    keeps_others = not load.tightest_ms or keeps_targets(
+        load, arm, lengths, step_ms, prefill_frac, dispersion_s, output_tokens
+    )
     fits = batch <= view.max_running_requests and kv_after <= view.max_kv_tokens
     return Prediction(
         spec.name,
@@ -186,11 +185,55 @@ def predict_with(
         batch,
         accept,
         tbt_ms,
+        mean_tbt_ms,
         marginal_j / accept,
-        tokens_per_s,
-        tokens_per_s - tokens_per_s_before,
+        pace_ms,
         meets_target,
         keeps_others,
         fits,
         meets_target and keeps_others and fits,
     )
+
+
+def keeps_targets(
+    load: RunningLoad,
+    arm: str,
+    lengths: AcceptLengths,
+    step_ms: float,
+    prefill_frac: float,
+    dispersion_s: float,
+    output_tokens: float,
+) -> bool:
+    """Whether the requests that run on a backend meet their targets at steps of `step_ms`.
+
+    They are taken to be as long as `output_tokens`.
+    """
+    pace_ms = step_ms / (1.0 - prefill_frac)
+    for text_type, target_ms in load.tightest_ms:
+        # Twice as slow as the mean, at one token a step, and still within the target: no need for a further look.
+        if 2.0 * pace_ms <= target_ms:
+            continue
+        mean, slow = lengths.of_running(arm, text_type)
+        work_s = SHORT_ANSWER_FRAC * output_tokens * step_ms / (1e3 * mean)
+        factor = slow_factor(lengths.deviate, 1.0 - slow / mean, dispersion_s, prefill_frac, work_s)
+        if pace_ms / mean * factor > target_ms:
+            return False
+    return True
+
+
+def goodput(
+    load: RunningLoad, lengths: AcceptLengths, found: Prediction, prefill_frac: float
+) -> tuple[float, float]:
+    """(accepted tokens per second of the backend with the request, by how much the request raises them).
+
+    At mean accept lengths; the second is below zero where the request slows the others by more than it gets.
+    """
+    # Foreign requests, of which nothing is known, are taken to accept like the new one.
+    before = load.view.batch
+    tokens = (before - load.known) * found.accept_length
+    means = lengths.means(found.arm)
+    for text_type, requests in load.requests_of:
+        tokens += requests * means[text_type]
+    after_per_s = 1e3 * (tokens + found.accept_length) / found.pace_ms
+    before_per_s = 1e3 * tokens * (1.0 - prefill_frac) / load.step_ms if before else 0.0
+    return after_per_s, after_per_s - before_per_s

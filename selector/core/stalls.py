@@ -42,6 +42,13 @@ def slow_factor(
     return 1.0 + math.sqrt(slowness * slowness + deviate * deviate * variance)
 
 
+def miss_probability(mean_ms: float, slow_ms: float, target_ms: float, deviate: float) -> float:
+    """Probability that a time that is normal around `mean_ms`, and at the normal `deviate` `slow_ms`, is over a target."""
+    if slow_ms <= mean_ms or deviate <= 0.0:
+        return 0.0 if mean_ms <= target_ms else 1.0
+    return 0.5 * math.erfc((target_ms - mean_ms) / (slow_ms - mean_ms) * deviate / math.sqrt(2.0))
+
+
 @lru_cache(maxsize=64)
 def normal_deviate(quantile: float) -> float:
     """z with Φ(z) = `quantile`, at least 0."""
