@@ -1,9 +1,9 @@
 """Judges the rows of `planner_table.py`.
 
-A fixed choice competes with `min_energy` in a cell when it is no worse than it: it loses no more requests, its attainment
-is no lower (−1 point) on any text type, and its TTFT p99 is at most 10 % above. A choice that spends less by missing
-targets or letting requests queue is listed but does not compete. `min_energy` passes when it spends at most 2 % more than
-every competitor, and no competitor attains more than a point more on some text type at no more energy.
+A fixed choice competes with `min_energy` in a cell when it is no worse than it: it loses no more requests, its
+attainment is no lower (−1 point) on any text type, and its TTFT p99 is at most 10 % above. A choice that spends less by
+missing targets or letting requests queue is listed but does not compete. `min_energy` passes when it spends at most 2 %
+more than every competitor, and no competitor attains more than a point more on some text type at no more energy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def comparisons(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """`same fleet`, `least loaded` and `packed` (single arms on as many GPUs), as far as the row has them."""
     results = row["results"]
     found = {}
-    same = {name: r for name, r in results.items() if not name.startswith(("all ", "planned ")) and name != "min_energy"}
+    same = {
+        name: r for name, r in results.items() if not name.startswith(("all ", "planned ")) and name != "min_energy"
+    }
     if "min_energy" in results and same:
         found["same fleet"] = compared(results["min_energy"], same)
     if "planned min_energy" in results:
@@ -92,7 +94,9 @@ def print_summary(path: Path, plot: Path | None = None) -> None:
             f"{sum(passes(c) for _, c in pairs)} pass at 2 %, {sum(passes(c, 1.05) for _, c in pairs)} at 5 %"
         )
     for row, against, comparison in misses(rows):
-        served = f" served better by {', '.join(comparison['better_served_by'])}" if comparison["better_served_by"] else ""
+        served = (
+            f" served better by {', '.join(comparison['better_served_by'])}" if comparison["better_served_by"] else ""
+        )
         print(
             f"  misses: {row['part']} {row['gpus']} {row['mix']} {row['load']} {row['target_ms']} ({against}): "
             f"{comparison['ratio'] or 0:.3f} of {comparison['best']}{served}"

@@ -2,8 +2,8 @@
 
 The fleet cycles through every arm of a shipped profile. Each backend starts with a dozen requests of several text types
 and two TBT classes; then a request is decided and the oldest one ends, over and over, so that views and acceptance
-estimates change between decisions as they do in a router. Only `decide` is timed, each call by itself, in CPU time of the
-thread: what other processes do to the clock is not the policy's.
+estimates change between decisions as they do in a router. Only `decide` is timed, each call by itself, in CPU time of
+the thread: what other processes do to the clock is not the policy's.
 """
 
 from __future__ import annotations

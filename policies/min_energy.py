@@ -6,9 +6,9 @@ breaks: to the first backend below the planned batch or, when the plan shares th
 least loaded of them. If there is none, to the arm its overflow is planned for, and so on. With no feasible place left,
 the least violation.
 
-Under open arrivals the plan is for the rates: arrivals times expected answer lengths, not the throughput achieved, since
-slower service must not look like less demand. Where clients wait for their answers it is for the requests in the system
-(selector/core/demandestimate.py tells which). A plan in force is kept unless another saves more than
+Under open arrivals the plan is for the rates: arrivals times expected answer lengths, not the throughput achieved,
+since slower service must not look like less demand. Where clients wait for their answers it is for the requests in the
+system (selector/core/demandestimate.py tells which). A plan in force is kept unless another saves more than
 `keep_within_frac`.
 
 Plans are made while requests end, a few assignments at a time: only a fleet or a demand that the plan in force does not
@@ -37,6 +37,8 @@ _SCORED_PER_S = 100.0
 _TOLD_WHOLE = 6
 """Fleets up to this size have every backend among a decision's candidates."""
 _MOST_SCORED_AT_ONCE = 20
+_QUIET_S, _SCORED_WHEN_QUIET = 0.2, 5
+"""Where nothing ends for so long, a decision scores some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +167,7 @@ class MinEnergy:
         best = min(feasible, key=lambda found: found.marginal_j_per_accepted_token)
         return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
 
-    def _where_its_prefix_is(
-        self, look: Look, now_s: float, best: Prediction, reason: str
-    ) -> tuple[Prediction, str]:
+    def _where_its_prefix_is(self, look: Look, now_s: float, best: Prediction, reason: str) -> tuple[Prediction, str]:
         """The backend that served the session last, if the prefill saved is worth what it costs to decode there."""
         prefix = self._sessions.prefix(look.request, now_s)
         if prefix is None or prefix.backend == best.backend:
@@ -189,7 +189,9 @@ class MinEnergy:
             for arm in self._drafting:
                 if arm == best.arm or not exploration.due(arm, request.text_type, now_s):
                     continue
-                able = [found for index in self._of_arm[arm] if (found := look.at(index)) is not None and found.feasible]
+                able = [
+                    found for index in self._of_arm[arm] if (found := look.at(index)) is not None and found.feasible
+                ]
                 if not able:
                     continue
                 probe = min(able, key=lambda found: found.marginal_j_per_accepted_token)
@@ -229,8 +231,8 @@ class MinEnergy:
             assert self._plan is not None
             return self._plan
         if self._making is not None:
-            if now_s - self._scored_s >= self._params.replan_s:  # nothing has ended for a while
-                self._score(_SCORED_AT_ONCE)
+            if now_s - self._scored_s >= _QUIET_S:  # nothing has ended for a while
+                self._score(_SCORED_WHEN_QUIET)
         elif now_s - self._looked_s >= self._params.replan_s:
             load = self._load(fleet)
             renewed = now_s - self._planned_s >= self._params.renew_s

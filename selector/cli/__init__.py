@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from selector import __version__
 from selector.errors import InputError, SelectorError
 
-_COMMANDS = ("demo", "serve", "simulate", "predict", "check", "classify", "profile", "emulate")
+_COMMANDS = ("demo", "serve", "simulate", "plan", "predict", "check", "classify", "profile", "emulate")
 
 _DESCRIPTION = """\
 Chooses the speculative-decoding drafter, or none, for every request, so that time-between-tokens targets are met at the
@@ -22,6 +22,7 @@ fewest joules per accepted token.
 
   drafter-selector demo                                  see it work on this machine, no GPU needed
   drafter-selector predict --profile h200__qwen3-8b --arm dspark-8 --batch 8 --context-tokens 1024 --text-type code
+  drafter-selector plan --profile h200__qwen3-8b --trace T.csv --tbt-target-ms 25    which fleet to run
   drafter-selector check --config fleet.toml             what is wrong with a configuration, before traffic tells
   drafter-selector serve --config fleet.toml             the router in front of SGLang servers
 """

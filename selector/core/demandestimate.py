@@ -8,8 +8,8 @@ time to the next, with A arrivals and D ends in it,
     n = A + D,  d = A − D         of a bin, n' and d' of the one before
     q = (d − d')² / (n + n')      about 1 on average when arrivals and ends are independent, 0 when each end brings one
 
-so the mean of q over recent bins tells which it is; that the load rises or falls all the while changes d but not d − d'.
-Bins are half as long as an answer takes, at most half a second, and each ends with an arrival.
+so the mean of q over recent bins tells which it is; that the load rises or falls all the while changes d but not d −
+d'. Bins are half as long as an answer takes, at most half a second, and each ends with an arrival.
 """
 
 from __future__ import annotations

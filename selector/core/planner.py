@@ -15,7 +15,8 @@ b* is the largest batch at which every target is met at the quantile q (z its no
     T(b*) / (a (1 − ρ)) · (1 + z √(u² + v)) ≤ target,   v = D ρ / (w (1 − ρ)),   w = n T / a
 
 u² is the relative variance between requests, v what prefill stalls add to an answer of n tokens (see `stalls`): short
-answers on a backend that prefills much are what misses targets first. Where s servers share a GPU and work, T is s times as long.
+answers on a backend that prefills much are what misses targets first. Where s servers share a GPU and work, T is s
+times as long.
 
 What an assignment of demands to arms costs is told in `planscore`; the search for the best one (`plansearch`) is local,
 from several starting points: the tests compare it with the exhaustive optimum.
@@ -28,8 +29,8 @@ from dataclasses import replace
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.demandmerge import FEW_DEMANDS, DemandMerge
-from selector.core.plansearch import PlanSearch, finished
 from selector.core.planscore import Plan, PlanScore, Pool
+from selector.core.plansearch import PlanSearch, finished
 from selector.core.policy import BackendSpec
 from selector.core.poolload import Demand, DemandKey
 

@@ -1,7 +1,8 @@
 """What an assignment of demands to arms costs: how many backends of each arm run, at what batch, at what power.
 
 Demands get their places in the order of their rates, each on its own arm first; what an arm's backends cannot hold
-within the targets goes to the arm that serves so much of it at the least cost, and so on. How a pool then runs depends on what decides the load:
+within the targets goes to the arm that serves so much of it at the least cost, and so on. How a pool then runs depends
+on what decides the load:
 
     rates given          Clients come whatever happens. Backends are filled to b* one after the other and the rest
                          idles: a pool of rate R runs ⌊R / r(b*)⌋ full backends and a partial one. Score: the power.
@@ -9,8 +10,8 @@ within the targets goes to the arm that serves so much of it at the least cost, 
                          equal backends; the rates are scaled by the one factor at which N requests are in the system.
                          Score: joules per token, idle power of the fleet included, since it is spent while they wait.
 
-In the fluid limit the second is to minimise, pool by pool, joules per token + (P_idle of the fleet / N) · TBT: a request
-in the system is charged its part of the idle power. With rates given that price is 0.
+In the fluid limit the second is to minimise, pool by pool, joules per token + (P_idle of the fleet / N) · TBT: a
+request in the system is charged its part of the idle power. With rates given that price is 0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from selector.core.poolload import Demand, DemandKey, PoolCurve, PoolLoad
 _UNSERVED_J_PER_TOKEN = 1e3
 """Price of a token that no place is left for: above any real cost, so that serving always wins."""
 _VIOLATION_J_PER_TOKEN = 1e1
-"""Price of a token served outside its target, times the probability of a miss: above any real cost, below not serving."""
+"""Price of a token served outside its target: above any real cost, below not serving."""
 _FEW_REQUESTS = 4.0
 """What overflows by chance alone comes to about so many requests at a time."""
 _BISECTIONS = 14
@@ -234,7 +235,9 @@ class PlanScore:
         """Every pool's requests shared evenly by the number of backends that costs least."""
         held, _ = self._distributed(arms_of, 1.0, limited=False)
         rates = sum(pool.tokens_per_s for pool in held)
-        if sum(pool.backends * pool.curve.full.batch for pool in held) < population or not self._holds(held, population):
+        if sum(pool.backends * pool.curve.full.batch for pool in held) < population or not self._holds(
+            held, population
+        ):
             held = self._overflowing(arms_of, population)
             rates = sum(pool.tokens_per_s for pool in held) or 1.0
         fewest = [1] * len(held)
@@ -264,10 +267,9 @@ class PlanScore:
         most = sum(pool.backends * pool.curve.at(scale * pool.tokens_per_s / pool.backends)[0] for pool in held)
         return most >= population * (1.0 - 1e-6)
 
-    def _overflowing(self, arms_of: Mapping[DemandKey, tuple[str, ...]], population: float) -> Sequence[_Held]:
+    def _overflowing(self, arms_of: Mapping[DemandKey, tuple[str, ...]], population: float) -> list[_Held]:
         """The pools at the smallest rates at which `population` requests are there or a place is lacking."""
         low, high = 0.0, 1.0
-        held: Sequence[_Held] = ()
         for _ in range(40):
             held, unserved = self._distributed(arms_of, high)
             if unserved > 0.0 or self._most_in_system(held) >= population:
@@ -316,9 +318,7 @@ class PlanScore:
                         break
         return best[0], best[1], backends
 
-    def _joules(
-        self, held: Sequence[_Held], backends: Sequence[int], population: float
-    ) -> tuple[float, float] | None:
+    def _joules(self, held: Sequence[_Held], backends: Sequence[int], population: float) -> tuple[float, float] | None:
         """(joules per token above prefill, scale) with `population` requests there; `None` if they do not fit."""
         shares = [(pool.curve, pool.tokens_per_s / count, count) for pool, count in zip(held, backends, strict=True)]
         high = min(curve.full.tokens_per_s / rate for curve, rate, _ in shares)

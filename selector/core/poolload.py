@@ -94,9 +94,7 @@ class PoolLoad:
             ms, _ = spec.cost.prefill.cost(demand.prompt_tokens)
             prefill_s += share * ms / 1e3 / demand.output_tokens
             if demand.tbt_target_ms is not None:
-                mean, slow = acceptance.accept_lengths(
-                    arm, demand.text_type, None, demand.output_tokens, quantile
-                )
+                mean, slow = acceptance.accept_lengths(arm, demand.text_type, None, demand.output_tokens, quantile)
                 work_per_ms = SHORT_ANSWER_FRAC * demand.output_tokens / mean / 1e3
                 limit_ms = demand.tbt_target_ms * mean
                 self._limit_shares.append(share)
@@ -126,7 +124,8 @@ class PoolLoad:
         prefill_frac *= used_frac
         pace_ms = step_ms / (1.0 - prefill_frac)
         return all(
-            pace_ms * slow_factor(self._deviate, slowness, dispersion_s, prefill_frac, work_per_ms * step_ms) <= limit_ms
+            pace_ms * slow_factor(self._deviate, slowness, dispersion_s, prefill_frac, work_per_ms * step_ms)
+            <= limit_ms
             for limit_ms, slowness, work_per_ms, dispersion_s in self._limits
         )
 
@@ -136,7 +135,9 @@ class PoolLoad:
         step_ms *= self._slowdown
         pace_ms = step_ms / (1.0 - prefill_frac)
         missed = 0.0
-        for share, (limit_ms, slowness, work_per_ms, dispersion_s) in zip(self._limit_shares, self._limits, strict=True):
+        for share, (limit_ms, slowness, work_per_ms, dispersion_s) in zip(
+            self._limit_shares, self._limits, strict=True
+        ):
             slow = slow_factor(self._deviate, slowness, dispersion_s, prefill_frac, work_per_ms * step_ms)
             missed += share * miss_probability(pace_ms, pace_ms * slow, limit_ms, self._deviate)
         return max(missed, 1e-6)

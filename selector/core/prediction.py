@@ -6,9 +6,9 @@ With b requests on the backend, n of them ours in groups g of one text type and 
     keeps the others    T(b + 1, c') · s(g) / (a(g) · (1 − ρ)) ≤ target(g)      for every g with a target
     marginal energy     [A(b + 1, c') − A(b, c)] / a(x)                        joules per accepted token of x
 
-ρ is the share of time the backend spends on prefill instead of decode, s the factor by which a request at the quantile q
-is slower than the mean, for its accept length and for bursts of prefill (`stalls`). Servers that share a GPU take turns:
-with k of them busy, T is k times as long.
+ρ is the share of time the backend spends on prefill instead of decode, s the factor by which a request at the quantile
+q is slower than the mean, for its accept length and for bursts of prefill (`stalls`). Servers that share a GPU take
+turns: with k of them busy, T is k times as long.
 """
 
 from __future__ import annotations
@@ -221,9 +221,7 @@ def keeps_targets(
     return True
 
 
-def goodput(
-    load: RunningLoad, lengths: AcceptLengths, found: Prediction, prefill_frac: float
-) -> tuple[float, float]:
+def goodput(load: RunningLoad, lengths: AcceptLengths, found: Prediction, prefill_frac: float) -> tuple[float, float]:
     """(accepted tokens per second of the backend with the request, by how much the request raises them).
 
     At mean accept lengths; the second is below zero where the request slows the others by more than it gets.

@@ -7,8 +7,8 @@ section 5.8). Relative to the mean:
 
     v = V / (w (1 − ρ)),   V = D ρ        D: variance over mean of the prefill work per second, in seconds
 
-D is measured over the whole fleet (`PrefillWork`), since real arrivals come in bursts. A backend that gets a part of the
-requests, picked without regard to each other, sees the same D (thinning keeps variance over mean; exact for Poisson
+D is measured over the whole fleet (`PrefillWork`), since real arrivals come in bursts. A backend that gets a part of
+the requests, picked without regard to each other, sees the same D (thinning keeps variance over mean; exact for Poisson
 arrivals of any prompt lengths). With u² the variance of 1 / accept length between requests, relative to its mean, and
 both independent, the time between tokens at the normal deviate z is
 
@@ -28,9 +28,7 @@ the Azure 2023 traces it is about the first quartile (conversation 81 of 201 tok
 _MOST_PREFILL_FRAC = 0.95
 
 
-def slow_factor(
-    deviate: float, slowness: float, dispersion_s: float, prefill_frac: float, work_s: float
-) -> float:
+def slow_factor(deviate: float, slowness: float, dispersion_s: float, prefill_frac: float, work_s: float) -> float:
     """1 + z √(u² + v) for a request that decodes for `work_s` seconds on a backend with prefill share `prefill_frac`.
 
     `slowness` is z u: how much longer than the mean its accept length alone makes it at the quantile.
@@ -43,7 +41,7 @@ def slow_factor(
 
 
 def miss_probability(mean_ms: float, slow_ms: float, target_ms: float, deviate: float) -> float:
-    """Probability that a time that is normal around `mean_ms`, and at the normal `deviate` `slow_ms`, is over a target."""
+    """Probability that a time is over a target: normal around `mean_ms`, and `slow_ms` at the normal `deviate`."""
     if slow_ms <= mean_ms or deviate <= 0.0:
         return 0.0 if mean_ms <= target_ms else 1.0
     return 0.5 * math.erfc((target_ms - mean_ms) / (slow_ms - mean_ms) * deviate / math.sqrt(2.0))

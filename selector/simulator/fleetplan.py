@@ -117,13 +117,45 @@ def plan_fleet(
     return _judged(simulated, quantile)
 
 
+def plan_fleet_size(
+    profile_name: str,
+    profile: Profile,
+    load: Load,
+    most_gpus: int,
+    *,
+    limits: FleetLimits | None = None,
+    arms: Sequence[str] | None = None,
+    quantile: float = 0.9,
+    tried: int = 4,
+    seed: int = 0,
+) -> FleetPlan:
+    """`plan_fleet` for as many GPUs as need least energy: one more each time until that is no longer less.
+
+    Where even `most_gpus` do not meet the targets it is the plan for so many.
+    """
+    best: FleetPlan | None = None
+    for gpus in range(1, most_gpus + 1):
+        plan = plan_fleet(
+            profile_name, profile, load, gpus, limits=limits, arms=arms, quantile=quantile, tried=tried, seed=seed
+        )
+        if best is not None and best.feasible and not (plan.feasible and _joules(plan.best) < _joules(best.best)):
+            break
+        best = plan
+    assert best is not None
+    return best
+
+
+def _joules(option: FleetOption) -> float:
+    joules = option.result.j_per_accepted_token if option.result is not None else None
+    return float("inf") if joules is None else joules
+
+
 def _judged(options: Sequence[FleetOption], quantile: float) -> FleetPlan:
     """By energy among those that meet the targets about as well as the best of them does; the others after."""
     bar = min(max(option.worst_attainment for option in options), 1.0) - 0.01
 
     def rank(option: FleetOption) -> tuple[bool, float]:
-        joules = option.result.j_per_accepted_token if option.result is not None else None
-        return option.worst_attainment < bar, float("inf") if joules is None else joules
+        return option.worst_attainment < bar, _joules(option)
 
     ordered = tuple(sorted(options, key=rank))
     return FleetPlan(options=ordered, feasible=ordered[0].worst_attainment >= quantile)
@@ -213,5 +245,3 @@ def _cost(option: FleetOption) -> tuple[bool, float]:
 
 def _served(plan: Plan) -> float:
     return sum(plan.tokens_per_s_of.values())
-
-
