@@ -33,6 +33,7 @@ from _planner_verdict import print_summary
 from selector import __version__
 from selector.core.capacity import most_tokens_per_s
 from selector.core.types import TEXT_TYPES
+from selector.errors import TraceError
 from selector.files.fleet import Backend, Fleet, LoadedFleet
 from selector.files.profile import Profile, load_profile
 from selector.files.trace import TraceRequest, load_trace, scaled, with_text_types
@@ -276,10 +277,13 @@ def main() -> None:
                 print(json.dumps(provenance()), file=out, flush=True)
             running = {pool.submit(run_cell, cell, options.traces): cell for cell in cells}
             for number, future in enumerate(as_completed(running), start=1):
-                print(json.dumps(future.result()), file=out, flush=True)
                 cell = running[future]
-                words = f"{cell.part} {cell.gpus} GPUs {cell.mix} {cell.load} {cell.target_ms}"
-                print(f"{number}/{len(cells)} {words}", flush=True)
+                words = f"{number}/{len(cells)} {cell.part} {cell.gpus} GPUs {cell.mix} {cell.load} {cell.target_ms}"
+                try:
+                    print(json.dumps(future.result()), file=out, flush=True)
+                except TraceError as unread:
+                    words += f": left out, {unread}"
+                print(words, flush=True)
     print_summary(options.rows, options.plot)
 
 
