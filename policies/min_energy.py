@@ -242,7 +242,7 @@ class MinEnergy:
 
     def _load(self, fleet: FleetView) -> _Load:
         self._looked_s = fleet.now_s
-        demands = self._estimate.demands(fleet.now_s, self._forecast.prefill_dispersion_s)
+        demands = self._estimate.demands(fleet.now_s, self._forecast.prefill_work)
         if not self._estimate.closed:
             return _Load(demands, None)
         return _Load(demands, 1.0 + sum(view.batch for view in fleet.backends))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 
 from selector.core.poolload import Demand, DemandKey
+from selector.core.stalls import PrefillWork
 from selector.core.types import Outcome, RequestView
 
 _MOST_DEMANDS = 32
@@ -47,7 +48,7 @@ class _Arrivals:
         self.output_tokens = self.output_tokens * keep + request.expected_output_tokens
         self.then_s = now_s
 
-    def demand(self, key: DemandKey, now_s: float, window_s: float, dispersion_s: float) -> Demand | None:
+    def demand(self, key: DemandKey, now_s: float, window_s: float, work: PrefillWork) -> Demand | None:
         faded = self.count * math.exp((self.then_s - now_s) / window_s)
         if faded < 0.05:
             return None
@@ -59,7 +60,8 @@ class _Arrivals:
             requests_per_s=faded / (window_s * filled),
             prompt_tokens=self.prompt_tokens / self.count,
             output_tokens=max(1.0, self.output_tokens / self.count),
-            prefill_dispersion_s=dispersion_s,
+            prefill_dispersion_s=work.dispersion_s,
+            prefill_excess_s=work.excess_s,
         )
 
 
@@ -130,11 +132,11 @@ class DemandEstimate:
         """Whether arrivals answer ends (see the module)."""
         return self._openness.closed
 
-    def demands(self, now_s: float, dispersion_s: float) -> list[Demand]:
+    def demands(self, now_s: float, work: PrefillWork) -> list[Demand]:
         """The present demands; those that have faded away are forgotten."""
         demands = []
         for key, arrivals in list(self._arrivals.items()):
-            demand = arrivals.demand(key, now_s, self._window_s, dispersion_s)
+            demand = arrivals.demand(key, now_s, self._window_s, work)
             if demand is None:
                 del self._arrivals[key]
             else:

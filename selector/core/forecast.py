@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from selector.core.leastloaded import requests_in_words
 from selector.core.policy import BackendSpec, PolicyContext
-from selector.core.prediction import AcceptLengths, Prediction, RunningLoad, goodput, keeps_targets, predict_with
+from selector.core.prediction import AcceptLengths, Bursts, Prediction, RunningLoad, goodput, keeps_targets, predict_with
 from selector.core.stalls import PrefillWork, miss_probability, normal_deviate
 from selector.core.types import BackendView, Decision, FleetView, RequestView
 
@@ -32,7 +32,7 @@ class PrefillShare:
     nothing of requests that others send.
     """
 
-    def __init__(self, *, window_s: float = 10.0) -> None:
+    def __init__(self, *, window_s: float = 30.0) -> None:
         self._window_s = window_s
         self._shares: dict[str, tuple[float, float]] = {}
 
@@ -53,12 +53,13 @@ class PrefillShare:
 class Look:
     """Predictions of one request over one view of the fleet, each made when it is first asked for."""
 
-    __slots__ = ("_context_tokens", "_dispersion_s", "_forecast", "_made", "fleet", "lengths", "request")
+    __slots__ = ("_bursts", "_context_tokens", "_forecast", "_made", "fleet", "lengths", "request")
 
     def __init__(self, forecast: Forecast, request: RequestView, fleet: FleetView) -> None:
         self._forecast = forecast
         self._made: dict[int, Prediction | None] = {}
-        self._dispersion_s = forecast.prefill_dispersion_s
+        work = forecast.prefill_work
+        self._bursts = Bursts(work.dispersion_s, work.excess_s)
         self._context_tokens = request.prompt_tokens + (request.max_output_tokens or 1)
         self.fleet = fleet
         self.request = request
@@ -86,7 +87,7 @@ class Look:
             if forecast.neighbours[index]:
                 found = self._taking_turns(index, load, prefill_frac)
             else:
-                found = predict_with(self.request, load, spec, self.lengths, prefill_frac, self._dispersion_s)
+                found = predict_with(self.request, load, spec, self.lengths, prefill_frac, self._bursts)
         made[index] = found
         return found
 
@@ -110,7 +111,7 @@ class Look:
         forecast, views = self._forecast, self.fleet.backends
         busy = [other for other in forecast.neighbours[index] if views[other].batch]
         spec, turns = forecast.backends[index], 1 + len(busy)
-        found = predict_with(self.request, load, spec, self.lengths, prefill_frac, self._dispersion_s, turns)
+        found = predict_with(self.request, load, spec, self.lengths, prefill_frac, self._bursts, turns)
         if views[index].batch or all(self._keeps_pace(other) for other in busy):
             return found
         return found._replace(keeps_others=False, feasible=False)
@@ -126,7 +127,7 @@ class Look:
             self.lengths,
             turns * load.step_ms,
             forecast.prefill_frac(spec.name, self.fleet.now_s),
-            self._dispersion_s,
+            self._bursts,
             self.request.expected_output_tokens,
         )
 
@@ -176,9 +177,9 @@ class Forecast:
         return least_violation(request, predictions, normal_deviate(self._context.tbt_quantile), planned=planned)
 
     @property
-    def prefill_dispersion_s(self) -> float:
-        """Variance over mean of the prefill work per second, as `stalls` takes it."""
-        return self._work.dispersion_s
+    def prefill_work(self) -> PrefillWork:
+        """The prefill work sent to the whole fleet."""
+        return self._work
 
     def decision(
         self,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.policy import BackendSpec
-from selector.core.stalls import SHORT_ANSWER_FRAC, miss_probability, normal_deviate, slow_factor
+from selector.core.stalls import SHORT_ANSWER_FRAC, miss_probability, normal_deviate, slow_factor, with_burst
 
 DemandKey = tuple[str, float | None]
 """Text type and TBT target."""
@@ -34,6 +34,8 @@ class Demand:
     """Mean expected answer, at least 1."""
     prefill_dispersion_s: float = 0.0
     """D in `stalls`, of the prefill work of the whole fleet."""
+    prefill_excess_s: float = 0.0
+    """x in `stalls`."""
 
     @property
     def key(self) -> DemandKey:
@@ -68,6 +70,29 @@ class OperatingPoint:
         return 1e3 * self.batch / self.tokens_per_s
 
 
+class _Limit:
+    """What one demand with a target needs of a backend."""
+
+    __slots__ = ("_accept", "_dispersion_s", "_excess_s", "_slowness", "_tokens", "share", "target_ms")
+
+    def __init__(self, demand: Demand, share: float, accept: float, slowness: float) -> None:
+        assert demand.tbt_target_ms is not None
+        self.target_ms = demand.tbt_target_ms
+        self.share = share
+        self._accept = accept
+        self._slowness = slowness
+        self._tokens = SHORT_ANSWER_FRAC * demand.output_tokens
+        self._dispersion_s = demand.prefill_dispersion_s
+        self._excess_s = demand.prefill_excess_s
+
+    def tbt_ms(self, step_ms: float, prefill_frac: float, deviate: float) -> tuple[float, float]:
+        """(mean, at the quantile)."""
+        mean_ms = step_ms / (self._accept * (1.0 - prefill_frac))
+        work_s = self._tokens * step_ms / (1e3 * self._accept)
+        factor = slow_factor(deviate, self._slowness, self._dispersion_s, prefill_frac, work_s)
+        return with_burst(mean_ms, factor, 1e3 * prefill_frac * self._excess_s / self._tokens, deviate)
+
+
 class PoolLoad:
     """One backend of an arm under a mix of demands, as a function of its batch.
 
@@ -86,8 +111,7 @@ class PoolLoad:
         total = sum(rate for _, rate in mix) or 1.0
         shares = [(demand, rate / total if rate else 1.0 / len(mix)) for demand, rate in mix]
         inverse = context = prefill_s = 0.0
-        self._limits: list[tuple[float, float, float, float]] = []
-        self._limit_shares: list[float] = []
+        self._limits: list[_Limit] = []
         self._deviate = normal_deviate(quantile)
         for demand, share in shares:
             inverse += share / acceptance.accept_length(arm, demand.text_type)
@@ -95,10 +119,7 @@ class PoolLoad:
             prefill_s += share * ms / 1e3 / demand.output_tokens
             if demand.tbt_target_ms is not None:
                 mean, slow = acceptance.accept_lengths(arm, demand.text_type, None, demand.output_tokens, quantile)
-                work_per_ms = SHORT_ANSWER_FRAC * demand.output_tokens / mean / 1e3
-                limit_ms = demand.tbt_target_ms * mean
-                self._limit_shares.append(share)
-                self._limits.append((limit_ms, 1.0 - slow / mean, work_per_ms, demand.prefill_dispersion_s))
+                self._limits.append(_Limit(demand, share, mean, 1.0 - slow / mean))
         self._accept = 1.0 / inverse
         for demand, share in shares:
             in_system = share / acceptance.accept_length(arm, demand.text_type) * self._accept
@@ -119,27 +140,22 @@ class PoolLoad:
 
     def within_targets(self, batch: int, used_frac: float = 1.0) -> bool:
         """Whether every target is met at its quantile, by a backend that works for `used_frac` of its time."""
-        step_ms, _, _, prefill_frac = self._rates(batch)
-        step_ms *= self._slowdown
-        prefill_frac *= used_frac
-        pace_ms = step_ms / (1.0 - prefill_frac)
+        step_ms, prefill_frac = self._pace(batch, used_frac)
         return all(
-            pace_ms * slow_factor(self._deviate, slowness, dispersion_s, prefill_frac, work_per_ms * step_ms)
-            <= limit_ms
-            for limit_ms, slowness, work_per_ms, dispersion_s in self._limits
+            limit.tbt_ms(step_ms, prefill_frac, self._deviate)[1] <= limit.target_ms for limit in self._limits
         )
+
+    def _pace(self, batch: int, used_frac: float) -> tuple[float, float]:
+        step_ms, _, _, prefill_frac = self._rates(batch)
+        return step_ms * self._slowdown, prefill_frac * used_frac
 
     def _missed_frac(self, batch: int) -> float:
         """Share of the tokens whose requests miss their target at a batch; above 0."""
-        step_ms, _, _, prefill_frac = self._rates(batch)
-        step_ms *= self._slowdown
-        pace_ms = step_ms / (1.0 - prefill_frac)
+        step_ms, prefill_frac = self._pace(batch, 1.0)
         missed = 0.0
-        for share, (limit_ms, slowness, work_per_ms, dispersion_s) in zip(
-            self._limit_shares, self._limits, strict=True
-        ):
-            slow = slow_factor(self._deviate, slowness, dispersion_s, prefill_frac, work_per_ms * step_ms)
-            missed += share * miss_probability(pace_ms, pace_ms * slow, limit_ms, self._deviate)
+        for limit in self._limits:
+            mean_ms, slow_ms = limit.tbt_ms(step_ms, prefill_frac, self._deviate)
+            missed += limit.share * miss_probability(mean_ms, slow_ms, limit.target_ms, self._deviate)
         return max(missed, 1e-6)
 
     def full(self) -> OperatingPoint:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.policy import BackendSpec
-from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, slow_factor
+from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, slow_factor, with_burst
 from selector.core.types import BackendView, Candidate, RequestView
 
 _FAULTS = ("no free place", "misses its target", "breaks a running target")
@@ -102,6 +102,16 @@ class AcceptLengths:
         return found
 
 
+class Bursts(NamedTuple):
+    """D and x of `stalls`, of the prefill work of the whole fleet."""
+
+    dispersion_s: float = 0.0
+    excess_s: float = 0.0
+
+
+NO_BURSTS = Bursts()
+
+
 class RunningLoad:
     """What the requests on a backend cost and want, worked out once per view."""
 
@@ -133,16 +143,16 @@ def predict(
     *,
     quantile: float,
     prefill_frac: float = 0.0,
-    dispersion_s: float = 0.0,
+    bursts: Bursts = NO_BURSTS,
     turns: int = 1,
 ) -> Prediction:
     """Predicts `request` on one backend.
 
-    `prefill_frac` is ρ above, in [0, 1); `dispersion_s` the D of `stalls`; `turns` how many servers of its GPU are busy
+    `prefill_frac` is ρ above, in [0, 1); `turns` how many servers of its GPU are busy
     with the request there.
     """
     lengths = AcceptLengths(request, acceptance, quantile)
-    return predict_with(request, RunningLoad(view, spec), spec, lengths, prefill_frac, dispersion_s, turns)
+    return predict_with(request, RunningLoad(view, spec), spec, lengths, prefill_frac, bursts, turns)
 
 
 def predict_with(
@@ -151,7 +161,7 @@ def predict_with(
     spec: BackendSpec,
     lengths: AcceptLengths,
     prefill_frac: float,
-    dispersion_s: float,
+    bursts: Bursts,
     turns: int = 1,
 ) -> Prediction:
     """`predict` from what is known of the backend's view already, and accept lengths shared by all backends."""
@@ -166,17 +176,16 @@ def predict_with(
     step_ms *= turns
     pace_ms = step_ms / (1.0 - prefill_frac)
     mean_tbt_ms = pace_ms / accept
-    tbt_ms = mean_tbt_ms * slow_factor(
-        lengths.deviate,
-        1.0 - slow / accept,
-        dispersion_s,
-        prefill_frac,
-        SHORT_ANSWER_FRAC * output_tokens * step_ms / (1e3 * accept),
-    )
+    short_tokens = SHORT_ANSWER_FRAC * output_tokens
+    dispersion_s, excess_s = bursts
+    work_s = short_tokens * step_ms / (1e3 * accept)
+    factor = slow_factor(lengths.deviate, 1.0 - slow / accept, dispersion_s, prefill_frac, work_s)
+    burst_ms = 1e3 * prefill_frac * excess_s / short_tokens
+    mean_tbt_ms, tbt_ms = with_burst(mean_tbt_ms, factor, burst_ms, lengths.deviate)
     target_ms = request.tbt_target_ms
     meets_target = target_ms is None or tbt_ms <= target_ms
     keeps_others = not load.tightest_ms or keeps_targets(
-        load, arm, lengths, step_ms, prefill_frac, dispersion_s, output_tokens
+        load, arm, lengths, step_ms, prefill_frac, bursts, output_tokens
     )
     fits = batch <= view.max_running_requests and kv_after <= view.max_kv_tokens
     return Prediction(
@@ -201,7 +210,7 @@ def keeps_targets(
     lengths: AcceptLengths,
     step_ms: float,
     prefill_frac: float,
-    dispersion_s: float,
+    bursts: Bursts,
     output_tokens: float,
 ) -> bool:
     """Whether the requests that run on a backend meet their targets at steps of `step_ms`.
@@ -209,14 +218,16 @@ def keeps_targets(
     They are taken to be as long as `output_tokens`.
     """
     pace_ms = step_ms / (1.0 - prefill_frac)
+    short_tokens = SHORT_ANSWER_FRAC * output_tokens
+    burst_ms = 1e3 * prefill_frac * bursts.excess_s / short_tokens
     for text_type, target_ms in load.tightest_ms:
         # Twice as slow as the mean, at one token a step, and still within the target: no need for a further look.
-        if 2.0 * pace_ms <= target_ms:
+        if 2.0 * (pace_ms + burst_ms) <= target_ms:
             continue
         mean, slow = lengths.of_running(arm, text_type)
-        work_s = SHORT_ANSWER_FRAC * output_tokens * step_ms / (1e3 * mean)
-        factor = slow_factor(lengths.deviate, 1.0 - slow / mean, dispersion_s, prefill_frac, work_s)
-        if pace_ms / mean * factor > target_ms:
+        work_s = short_tokens * step_ms / (1e3 * mean)
+        factor = slow_factor(lengths.deviate, 1.0 - slow / mean, bursts.dispersion_s, prefill_frac, work_s)
+        if with_burst(pace_ms / mean, factor, burst_ms, lengths.deviate)[1] > target_ms:
             return False
     return True
 

@@ -13,6 +13,11 @@ arrivals of any prompt lengths). With u² the variance of 1 / accept length betw
 both independent, the time between tokens at the normal deviate z is
 
     T / (a (1 − ρ)) · (1 + z √(u² + v))
+
+Bursts do more than add variance: whoever comes in a burst has the rest of it prefilled before its own next token. A
+request finds D − D₀ seconds more work in its second than a random arrival would (D₀ = Σs² / Σs over the prompts' prefill
+seconds s, what a Poisson process has for D), half of it behind itself, of which the backend gets the share ρ / ρ of the
+fleet. With the excess x = (D − D₀) / ρ of the fleet, an answer of n tokens is later by between 0 and ρ x / n a token.
 """
 
 from __future__ import annotations
@@ -26,6 +31,8 @@ SHORT_ANSWER_FRAC = 1 / 3
 the Azure 2023 traces it is about the first quartile (conversation 81 of 201 tokens, code 9 of 28)."""
 
 _MOST_PREFILL_FRAC = 0.95
+_UNIFORM_DEVIATION = 12.0**-0.5
+"""Standard deviation of what lies evenly between 0 and 1."""
 
 
 def slow_factor(deviate: float, slowness: float, dispersion_s: float, prefill_frac: float, work_s: float) -> float:
@@ -38,6 +45,18 @@ def slow_factor(deviate: float, slowness: float, dispersion_s: float, prefill_fr
     frac = prefill_frac if prefill_frac < _MOST_PREFILL_FRAC else _MOST_PREFILL_FRAC
     variance = dispersion_s * frac / (work_s * (1.0 - frac))
     return 1.0 + math.sqrt(slowness * slowness + deviate * deviate * variance)
+
+
+def with_burst(mean_ms: float, factor: float, burst_ms: float, deviate: float) -> tuple[float, float]:
+    """(mean, quantile) of a time of `mean_ms`, `factor` times that at the quantile, that a burst makes longer.
+
+    The burst adds between 0 and `burst_ms`, evenly and independently.
+    """
+    if burst_ms <= 0.0:
+        return mean_ms, mean_ms * factor
+    mean = mean_ms + 0.5 * burst_ms
+    spread, of_burst = mean_ms * (factor - 1.0), deviate * _UNIFORM_DEVIATION * burst_ms
+    return mean, mean + math.sqrt(spread * spread + of_burst * of_burst)
 
 
 def miss_probability(mean_ms: float, slow_ms: float, target_ms: float, deviate: float) -> float:
@@ -56,13 +75,13 @@ def normal_deviate(quantile: float) -> float:
 class PrefillWork:
     """Dispersion of the prefill work sent to a whole fleet, from moments of its seconds that fade over `window_s`."""
 
-    __slots__ = ("_bin", "_keep", "_mean", "_square", "_weight", "_work_s")
+    __slots__ = ("_bin", "_bin_squares", "_keep", "_mean", "_prompt_squares", "_square", "_weight", "_work_s")
 
     def __init__(self, *, window_s: float = 30.0) -> None:
         self._keep = math.exp(-1.0 / window_s)
         self._bin: int | None = None
-        self._work_s = 0.0
-        self._weight = self._mean = self._square = 0.0
+        self._work_s = self._bin_squares = 0.0
+        self._weight = self._mean = self._square = self._prompt_squares = 0.0
 
     def sent(self, prefill_ms: float, now_s: float) -> None:
         """A request whose prompt takes `prefill_ms` was sent at `now_s`."""
@@ -70,19 +89,23 @@ class PrefillWork:
         if self._bin is None:
             self._bin = second
         elif second > self._bin:
-            self._add(self._work_s)
+            self._add(self._work_s, self._bin_squares)
             # The seconds without any work in between count too.
             quiet = self._keep ** (second - self._bin - 1)
             self._weight = self._weight * quiet + (1.0 - quiet) / (1.0 - self._keep)
             self._mean *= quiet
             self._square *= quiet
-            self._bin, self._work_s = second, 0.0
-        self._work_s += prefill_ms / 1e3
+            self._prompt_squares *= quiet
+            self._bin, self._work_s, self._bin_squares = second, 0.0, 0.0
+        prefill_s = prefill_ms / 1e3
+        self._work_s += prefill_s
+        self._bin_squares += prefill_s * prefill_s
 
-    def _add(self, work_s: float) -> None:
+    def _add(self, work_s: float, squares: float) -> None:
         self._weight = self._weight * self._keep + 1.0
         self._mean = self._mean * self._keep + work_s
         self._square = self._square * self._keep + work_s * work_s
+        self._prompt_squares = self._prompt_squares * self._keep + squares
 
     @property
     def dispersion_s(self) -> float:
@@ -90,3 +113,11 @@ class PrefillWork:
         if self._weight < 1.5 or self._mean <= 0.0:
             return 0.0
         return max(0.0, self._square / self._mean - self._mean / self._weight)
+
+    @property
+    def excess_s(self) -> float:
+        """x: by how much D exceeds that of random arrivals, over the share of time that prefill takes of one GPU."""
+        if self._weight < 1.5 or self._mean <= 0.0:
+            return 0.0
+        beyond_s = self.dispersion_s - self._prompt_squares / self._mean
+        return max(0.0, beyond_s) * self._weight / self._mean

@@ -34,7 +34,7 @@ def load_levels(load: Load, profile: Profile, window: Window) -> tuple[LoadLevel
     requests = [r for r in load.requests if window.from_s <= r.trace.arrival_s < window.to_s]
     if not requests:
         return ()
-    dispersion_s = _dispersion_s(requests, profile)
+    work = _prefill_work(requests, profile)
     start_s, end_s = requests[0].trace.arrival_s, requests[-1].trace.arrival_s
     length_s = max(end_s - start_s, 1.0)
     bins = max(_LEVELS, round(length_s / _BIN_S))
@@ -46,7 +46,7 @@ def load_levels(load: Load, profile: Profile, window: Window) -> tuple[LoadLevel
     for level in range(_LEVELS):
         parts = binned[level * bins // _LEVELS : (level + 1) * bins // _LEVELS]
         seconds = len(parts) * length_s / bins
-        demands = _demands([request for part in parts for request in part], seconds, dispersion_s)
+        demands = _demands([request for part in parts for request in part], seconds, work)
         if demands:
             levels.append(LoadLevel(demands=demands, population=None))
     return tuple(levels)
@@ -56,7 +56,7 @@ def _of_clients(load: ClosedLoop, window: Window) -> tuple[LoadLevel, ...]:
     end_s = min(window.to_s, max(load.clients_at[-1][0], window.from_s + 1.0))
     step_s = (end_s - window.from_s) / _SAMPLES
     counts = sorted(_clients(load, window.from_s + (sample + 0.5) * step_s) for sample in range(_SAMPLES))
-    demands = _demands(load.requests, 1.0, 0.0)
+    demands = _demands(load.requests, 1.0, PrefillWork())
     quarter = _SAMPLES // _LEVELS
     means = [sum(counts[level * quarter : (level + 1) * quarter]) / quarter for level in range(_LEVELS)]
     return tuple(LoadLevel(demands=demands, population=clients) for clients in means if clients > 0.0)
@@ -69,7 +69,7 @@ def _clients(load: ClosedLoop, at_s: float) -> float:
     return 0.0
 
 
-def _demands(requests: Sequence[SimulatedRequest], seconds: float, dispersion_s: float) -> tuple[Demand, ...]:
+def _demands(requests: Sequence[SimulatedRequest], seconds: float, work: PrefillWork) -> tuple[Demand, ...]:
     grouped: dict[DemandKey, list[SimulatedRequest]] = {}
     for request in requests:
         grouped.setdefault((request.text_type, request.tbt_target_ms), []).append(request)
@@ -80,16 +80,17 @@ def _demands(requests: Sequence[SimulatedRequest], seconds: float, dispersion_s:
             requests_per_s=len(group) / seconds,
             prompt_tokens=sum(request.trace.prompt_tokens for request in group) / len(group),
             output_tokens=sum(request.trace.output_tokens for request in group) / len(group),
-            prefill_dispersion_s=dispersion_s,
+            prefill_dispersion_s=work.dispersion_s,
+            prefill_excess_s=work.excess_s,
         )
         for (text_type, target_ms), group in grouped.items()
     )
 
 
-def _dispersion_s(requests: Sequence[SimulatedRequest], profile: Profile) -> float:
-    """D (see `stalls`) of the prefill work per second, over the whole load."""
+def _prefill_work(requests: Sequence[SimulatedRequest], profile: Profile) -> PrefillWork:
+    """The prefill work of the whole load."""
     prefill = profile.cost(next(iter(profile.arms))).prefill
     work = PrefillWork(window_s=1e4)
     for request in requests:
         work.sent(prefill.cost(request.trace.prompt_tokens)[0], request.trace.arrival_s)
-    return work.dispersion_s
+    return work
