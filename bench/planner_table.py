@@ -184,7 +184,9 @@ def run_cell(cell: Cell, traces: Path) -> dict[str, object]:
         clients = int(cell.load)
         measured_s = 200.0 if clients < 16 else 60.0
         load = ClosedLoop(made_up(MIXES[cell.mix], cell.target_ms, 40_000, cell.seed), [(0.0, 1), (10.0, clients)])
-        same_fleet(fleet_of(FLEETS[cell.gpus]), load, Window(from_s=40.0, to_s=40.0 + measured_s), 60.0 + measured_s)
+        warm_s = 120.0 if clients < 64 else 60.0
+        window = Window(from_s=warm_s, to_s=warm_s + measured_s)
+        same_fleet(fleet_of(FLEETS[cell.gpus]), load, window, window.to_s + 30.0)
     elif cell.part == "ramp":
         load = ClosedLoop(
             made_up(MIXES[cell.mix], cell.target_ms, 40_000, cell.seed), [(0.0, 1), (150.0, 256), (300.0, 1)]

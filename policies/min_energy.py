@@ -160,7 +160,7 @@ class MinEnergy:
             able = [index for index in self._of_arm[arm] if look.can_serve(index)][:sharing]
             for index in sorted(able, key=lambda each: views[each].batch):
                 if (found := look.at(index)) is not None and found.feasible:
-                    return found, f"{words}: request {found.batch} on one of {sharing}"
+                    return found, f"{words}: request {found.batch}, evenly over {sharing}"
         feasible = [found for found in look.all() if found.feasible]
         if not feasible:
             return None

@@ -11,7 +11,15 @@ from collections.abc import Sequence
 
 from selector.core.leastloaded import requests_in_words
 from selector.core.policy import BackendSpec, PolicyContext
-from selector.core.prediction import AcceptLengths, Bursts, Prediction, RunningLoad, goodput, keeps_targets, predict_with
+from selector.core.prediction import (
+    AcceptLengths,
+    Bursts,
+    Prediction,
+    RunningLoad,
+    goodput,
+    keeps_targets,
+    predict_with,
+)
 from selector.core.stalls import PrefillWork, miss_probability, normal_deviate
 from selector.core.types import BackendView, Decision, FleetView, RequestView
 

@@ -141,9 +141,7 @@ class PoolLoad:
     def within_targets(self, batch: int, used_frac: float = 1.0) -> bool:
         """Whether every target is met at its quantile, by a backend that works for `used_frac` of its time."""
         step_ms, prefill_frac = self._pace(batch, used_frac)
-        return all(
-            limit.tbt_ms(step_ms, prefill_frac, self._deviate)[1] <= limit.target_ms for limit in self._limits
-        )
+        return all(limit.tbt_ms(step_ms, prefill_frac, self._deviate)[1] <= limit.target_ms for limit in self._limits)
 
     def _pace(self, batch: int, used_frac: float) -> tuple[float, float]:
         step_ms, _, _, prefill_frac = self._rates(batch)
