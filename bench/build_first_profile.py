@@ -18,8 +18,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from _published_acceptance import published_acceptance
-
 from selector.core.types import Capability
 from selector.files.profile import (
     Arm,
@@ -34,6 +32,7 @@ from selector.files.profile import (
     Target,
     write_profile,
 )
+from selector.profiler.published import published_acceptance
 
 ROOT = Path(__file__).resolve().parent.parent
 RAW = ROOT / "profiles" / "raw"

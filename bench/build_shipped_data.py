@@ -4,7 +4,7 @@
 
 DATA_FOLDER holds `prompts/<text type>.jsonl` (one request a line with `id`, `source`, `text_type`),
 `prompts/SOURCES.csv` (source, repository, commit, licence, attribution, changes) and
-`traces/azure_2023_{conv,code}.csv`. The choice of prompts depends on their ids alone, so the same folder gives the same
+`traces/` the files named in TRACES. The choice of prompts depends on their ids alone, so the same folder gives the same
 files.
 """
 
@@ -14,13 +14,13 @@ import argparse
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
 from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
 
 from selector.core.types import TEXT_TYPES
-from selector.data import CODE_TRACE, CONVERSATION_TRACE, NOTICE, PROMPTS
+from selector.data import CODE_TRACE, CONVERSATION_TRACE, MOONCAKE_TRACE, NOTICE, PROMPTS, SERVEGEN_TRACE
+from selector.files.trace import load_trace
 
 PROMPTS_PER_TYPE = 24
 USUAL_MAX_CHARS = 2_500
@@ -37,8 +37,13 @@ LEFT_OUT = {
 CREDITED_FIELD = {"gum_wikinews": "source_url", "wikipedia_rm": "doc"}
 """Field that names the article, for sources that ask for credit article by article."""
 
-TRACE_SLICE = timedelta(minutes=4)
-TRACES = {CONVERSATION_TRACE: "azure_2023_conv.csv", CODE_TRACE: "azure_2023_code.csv"}
+TRACES = {
+    CONVERSATION_TRACE: ("azure_2023_conv.csv", 240.0),
+    CODE_TRACE: ("azure_2023_code.csv", 240.0),
+    MOONCAKE_TRACE: ("mooncake_conversation.jsonl", 120.0),
+    SERVEGEN_TRACE: ("servegen_deepseek_r1_1h.csv", 600.0),
+}
+"""File, and seconds of it that ship."""
 
 Record = Mapping[str, object]
 
@@ -54,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         PROMPTS: "".join(json.dumps(shipped(record), ensure_ascii=False) + "\n" for record in records),
         NOTICE: notice(records, sources(args.data_folder / "prompts" / "SOURCES.csv")),
     }
-    for name, original in TRACES.items():
-        written[name] = first_minutes(args.data_folder / "traces" / original)
+    for name, (original, seconds) in TRACES.items():
+        written[name] = first_seconds(args.data_folder / "traces" / original, seconds)
     if len(written[PROMPTS].encode()) > MAX_PROMPTS_BYTES:
         raise SystemExit(f"{PROMPTS} would be larger than {MAX_PROMPTS_BYTES:,} bytes: lower MAX_CHARS")
     for name, text in written.items():
@@ -85,16 +90,12 @@ def shipped(record: Record) -> Record:
     return {field: record[field] for field in ("id", "source", "text_type", *BODY_FIELDS) if field in record}
 
 
-def first_minutes(trace: Path) -> str:
-    """The header and the rows within `TRACE_SLICE` of the first arrival, byte for byte."""
-    header, *rows = trace.read_bytes().decode().splitlines(keepends=True)
-    start = _arrival(rows[0])
-    return header + "".join(row for row in rows if _arrival(row) - start < TRACE_SLICE)
-
-
-def _arrival(row: str) -> datetime:
-    # The published times have seven decimals; fromisoformat takes six.
-    return datetime.fromisoformat(row.split(",")[0][:26])
+def first_seconds(trace: Path, seconds: float) -> str:
+    """The rows within `seconds` of the first arrival, and the header of a CSV, byte for byte."""
+    rows = trace.read_bytes().decode().splitlines(keepends=True)
+    kept = {request.request_id for request in load_trace(trace, strict=True, to_s=seconds).requests}
+    # A request is named after its line.
+    return "".join(row for number, row in enumerate(rows, 1) if f"r{number}" in kept or row[0].isalpha())
 
 
 def sources(table: Path) -> dict[str, Mapping[str, str]]:
@@ -122,6 +123,13 @@ _NOTICE_HEAD = (
     '"Splitwise: Efficient Generative LLM Inference Using Phase Splitting", ISCA 2024, Microsoft Azure;',
     "Azure/AzurePublicDataset @ b469a113cedc; CC-BY-4.0. Changed: only the rows of the first four minutes; columns and",
     "rows as published.",
+    "",
+    f"`{MOONCAKE_TRACE}`: Mooncake conversation trace, Qin et al., FAST 2025; kvcache-ai/Mooncake @",
+    "3b5a59413395; Apache-2.0. Changed: only the rows of the first two minutes, each as published.",
+    "",
+    f"`{SERVEGEN_TRACE}`: drawn with ServeGen, Xiang et al., NSDI 2026, Alibaba, from its clients of",
+    "DeepSeek-R1; alibaba/ServeGen @ f891d1189eb3; Apache-2.0. A sample of a fitted model, no recording; the first ten",
+    "minutes of an hour (20:00) scaled to 2 requests/s.",
     "",
     f"**Prompts.** `{PROMPTS}`: sampled from the sources below. Changed in all of them: a common layout, a text type",
     "given to each source as a whole, and only the fields of the request kept. Further changes are in the last column.",

@@ -120,9 +120,7 @@ def fleet_of(*arms: str, gpus: Sequence[Sequence[str]] | None = None, **limits: 
     """A backend per arm, called b0, b1 …, on a GPU of its own unless `gpus` lists them; `limits` are fields of each."""
     where = gpus or [(f"gpu{index}",) for index in range(len(arms))]
     backends = tuple(
-        Backend.model_validate(
-            {"name": f"b{index}", "arm": arm, "gpus": where[index], "profile": "made-up", **limits}
-        )
+        Backend.model_validate({"name": f"b{index}", "arm": arm, "gpus": where[index], "profile": "made-up", **limits})
         for index, arm in enumerate(arms)
     )
     fleet = Fleet(version=1, target=TARGET, backends=backends)

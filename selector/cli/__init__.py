@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from selector import __version__
 from selector.errors import InputError, SelectorError
 
-_COMMANDS = ("demo", "serve", "simulate", "plan", "predict", "check", "classify", "profile", "emulate")
+_COMMANDS = ("demo", "serve", "simulate", "plan", "predict", "check", "classify", "profile", "emulate", "meter")
 
 _DESCRIPTION = """\
 Chooses the speculative-decoding drafter, or none, for every request, so that time-between-tokens targets are met at the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 from contextlib import ExitStack
@@ -11,19 +12,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
 
+from selector.cli.arguments import figure
 from selector.errors import InputError, MeterError, UsageError
 from selector.files.profile import load_profile, write_profile
 from selector.profiler.assemble import assemble
-from selector.profiler.cells import Cell, DecodeCell, FailedStep, IdleCell, PrefillCell, read_cells
+from selector.profiler.cells import AcceptanceCell, Cell, DecodeCell, FailedStep, IdleCell, PrefillCell, read_cells
 from selector.profiler.clock import MonotonicClock
 from selector.profiler.config import SweepConfig, load_config
+from selector.profiler.joinacceptance import acceptance_rows, with_measured_acceptance, with_published_acceptance
 from selector.profiler.measure import Bench, vocabulary
 from selector.profiler.meter import EnergyMeter
+from selector.profiler.modelsize import model_size
 from selector.profiler.nvml import GpuFacts, open_gpus
 from selector.profiler.plan import Pace, left_to_do, plan
+from selector.profiler.prompts import Prompt, load_prompts
 from selector.profiler.rapl import open_host_energy
 from selector.profiler.server import Launcher, ProcessLauncher, RunningLauncher, command_line
 from selector.profiler.sweep import Sweep, run_sweep
@@ -37,6 +44,14 @@ context, of a prefill, and of an idle board. Each finished cell is on disk at on
   drafter-selector profile --config sweep.toml --out runs/a --models models --plan
   drafter-selector profile --config sweep.toml --out runs/a --models models --stop-after 540
   drafter-selector profile --config sweep.toml --out runs/a --assemble --base h200__qwen3-8b --write new.json
+
+Accept lengths are measured with real weights and prompts ([acceptance] in the sweep file), on any machine that runs the
+engine, and joined to the step costs of another sweep; those that nobody measured come from a table of published ones:
+
+  drafter-selector profile --config real.toml --out runs/real --models models
+  drafter-selector profile --config real.toml --out runs/real --accepted
+  drafter-selector profile --config sweep.toml --out runs/a --assemble --join runs/real --write new.json \\
+      --published acceptance.csv
 """
 
 _VOCAB_OF_A_RUNNING_SERVER = 32_000
@@ -57,7 +72,19 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--stop-after", type=float, metavar="SECONDS", help="end before a step that would not fit")
     parser.add_argument("--plan", action="store_true", help="only say what is left to measure, and how long it takes")
     parser.add_argument("--assemble", action="store_true", help="only make a profile of the cells that are there")
-    parser.add_argument("--base", metavar="PROFILE", help="with --assemble: profile that gives acceptance and target")
+    parser.add_argument("--accepted", action="store_true", help="only show the accept lengths measured so far")
+    parser.add_argument("--base", metavar="PROFILE", help="with --assemble: older profile for what was not measured")
+    parser.add_argument(
+        "--join",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="with --assemble: OUT of another sweep whose accept lengths count too; may be repeated",
+    )
+    parser.add_argument(
+        "--published", type=Path, metavar="CSV", help="with --assemble: published accept lengths where none is measured"
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help="with --assemble: where the profile goes")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     parser.set_defaults(run=run)
@@ -68,8 +95,10 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.config)
     if args.assemble:
         return _assemble(args, config)
-    if args.base or args.write:
-        raise UsageError("profile", "--base and --write came without --assemble", "add --assemble")
+    if args.base or args.write or args.join or args.published:
+        raise UsageError("profile", "--base, --join, --published and --write came without --assemble", "add --assemble")
+    if args.accepted:
+        return _accepted(args, config)
     return _plan(args, config) if args.plan else _measure(args, config)
 
 
@@ -111,7 +140,13 @@ def _measure(args: argparse.Namespace, config: SweepConfig) -> int:
             launcher = ProcessLauncher(config, args.models, args.logs or args.out / "logs", clock)
             vocab_size = vocabulary(args.models / config.target.model)
         bench = Bench(
-            clock=clock, launcher=launcher, meter=meter, facts=facts, host=open_host_energy(), vocab_size=vocab_size
+            clock=clock,
+            launcher=launcher,
+            meter=meter,
+            facts=facts,
+            host=open_host_energy(),
+            vocab_size=vocab_size,
+            prompts=_prompts(args.config, config),
         )
         watcher = stack.enter_context(_Watcher(console))
         result = run_sweep(Sweep(config, args.out, bench, watcher, stop_after_s=args.stop_after))
@@ -123,6 +158,24 @@ def _measure(args: argparse.Namespace, config: SweepConfig) -> int:
             f"{args.out / 'cells.jsonl'}"
         )
     return 1 if result.failed else 0
+
+
+def _prompts(sweep_file: Path, config: SweepConfig) -> dict[str, list[Prompt]]:
+    """The prompts that accept lengths are measured with; raises `InputError` for a text type with too few."""
+    settings = config.acceptance
+    if settings is None:
+        return {}
+    path = None if settings.prompts is None else sweep_file.parent / settings.prompts
+    by_type = load_prompts(path)
+    for text_type in settings.text_types:
+        there = len(by_type.get(text_type, ()))
+        if there < settings.repeats:
+            raise InputError(
+                str(path or "shipped prompts"),
+                f"has {there} prompts of {text_type}, fewer than acceptance.repeats {settings.repeats}",
+                "add prompts, or leave the type out of acceptance.text_types",
+            )
+    return by_type
 
 
 def _meter(
@@ -139,11 +192,48 @@ def _meter(
     return stack.enter_context(EnergyMeter(gpus, clock=clock, record=record)), facts
 
 
+def _accepted(args: argparse.Namespace, config: SweepConfig) -> int:
+    rows = acceptance_rows(config, read_cells(args.out / "cells.jsonl"))
+    if args.json:
+        print(json.dumps(rows))
+        return 0
+    table = Table(title="tokens per verify pass, the bonus token included", box=SIMPLE_HEAD, show_edge=False)
+    for column in ("arm", "text type"):
+        table.add_column(column, no_wrap=True)
+    for column in ("accept\nlength", "±\nrepeats", "request\nspread", "answers", "passes", "refused"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            row["arm"],
+            row["text_type"],
+            figure(row["accept_length"], 3),
+            figure(row["repeats_sd"], 3),
+            figure(row["request_spread"], 3),
+            str(row["answers"]),
+            str(row["verify_passes"]),
+            str(row["refused"]),
+        )
+    Console(markup=False, emoji=False).print(table if rows else "no accept length is measured yet")
+    return 0
+
+
 def _assemble(args: argparse.Namespace, config: SweepConfig) -> int:
-    if not args.base or not args.write:
-        raise UsageError("profile --assemble", "needs --base and --write", "name an older profile and a file to write")
+    if not args.write:
+        raise UsageError("profile --assemble", "needs --write", "name the file to write")
     cells = read_cells(args.out / "cells.jsonl")
-    profile, report = assemble(config, cells, load_profile(args.base))
+    base = load_profile(args.base) if args.base else None
+    model = args.models / config.target.model / "config.json"
+    size = model_size(model) if model.is_file() else None
+    if any(isinstance(cell, DecodeCell) for cell in cells) or base is None:
+        profile, report = assemble(config, cells, base, size)
+    else:
+        profile, report = base, {}
+    if args.published:
+        with args.published.open(newline="", encoding="utf-8") as table:
+            profile = with_published_acceptance(profile, list(csv.DictReader(table)), str(args.published))
+    widths = {arm.name: arm.verify_tokens for arm in config.arms}
+    for folder in [args.out, *args.join]:
+        profile = with_measured_acceptance(profile, read_cells(folder / "cells.jsonl"), widths)
     write_profile(profile, args.write)
     if args.json:
         print(json.dumps(report))
@@ -215,6 +305,11 @@ def _described(cell: Cell) -> str:
         return f"prefill {cell.prompt_tokens}: {cell.ms:.2f} ms, {j} J a prompt"
     if isinstance(cell, IdleCell):
         return f"idle {'bare' if cell.arm is None else f'with {cell.arm} up'}: {cell.energy.watts_mean:.1f} W"
+    if isinstance(cell, AcceptanceCell):
+        passes = sum(answer.verify_passes for answer in cell.answers)
+        accepted = sum(answer.accepted_drafts for answer in cell.answers)
+        length = f"{1 + accepted / passes:.3f}" if passes else "-"
+        return f"{cell.arm} on {cell.text_type}: accept length {length} over {len(cell.answers)} answers"
     return f"{cell.step}: {cell.reason}" if isinstance(cell, FailedStep) else ""
 
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from selector.cli.arguments import count, figure, positive
+from selector.cli.arguments import figure, positive
+from selector.cli.tracearguments import LoadedTraces, add_trace_arguments, load_traces
 from selector.files.fleet import load_fleet_with_profiles
-from selector.files.trace import Trace, default_text_mix, load_trace, parse_text_mix, with_text_types
 from selector.simulator.report import PolicyResult
 from selector.simulator.trial import check_policies, prepare, simulate_policy
 
@@ -47,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--trace", required=True, type=Path, help="Azure LLM trace (CSV) or a decision log (JSONL)")
+    add_trace_arguments(parser)
     parser.add_argument("--fleet", required=True, type=Path, help="the TOML file that `serve --config` takes")
     parser.add_argument(
         "--policy",
@@ -56,11 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="a shipped policy (min_energy, static:ARM …) or a path; repeat to compare; default: the fleet file's",
     )
     parser.add_argument("--tbt-target-ms", type=positive, metavar="X", help="one target for every request")
-    parser.add_argument("--text-mix", metavar="MIX", help="code=0.5,romansh=0.5; default: the trace's own kind")
-    parser.add_argument("--rate-scale", type=positive, default=1.0, metavar="R", help="arrivals R times as fast")
-    parser.add_argument("--limit", type=count, metavar="N", help="only the first N requests")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of text types and accept lengths")
-    parser.add_argument("--strict", action="store_true", help="refuse a trace with bad rows instead of skipping them")
     parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
     parser.set_defaults(run=run)
 
@@ -68,17 +64,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Runs the command."""
     loaded = load_fleet_with_profiles(args.fleet)
-    trace = load_trace(args.trace, strict=args.strict)
-    mix = parse_text_mix(args.text_mix) if args.text_mix else default_text_mix(trace)
-    typed = with_text_types(trace, mix, args.seed)
-    requests = prepare(typed, loaded, tbt_target_ms=args.tbt_target_ms, rate_scale=args.rate_scale, limit=args.limit)
+    traces = load_traces(args)
+    requests = prepare(traces.trace, loaded, tbt_target_ms=args.tbt_target_ms, rate_scale=args.rate_scale)
     names: list[str] = args.policy or [loaded.fleet.policy.name]
     check_policies(loaded, names)
     notes = Console(stderr=True, quiet=args.json, markup=False, emoji=False, highlight=False, soft_wrap=True)
-    for row in trace.bad_rows[:5]:
-        notes.print(f"skipped {args.trace}: line {row.line}: {row.problem}")
-    if len(trace.bad_rows) > 5:
-        notes.print(f"skipped {len(trace.bad_rows) - 5} more bad rows")
+    for note in traces.notes():
+        notes.print(note)
     results = []
     with Progress(console=notes, transient=True, disable=args.json or not sys.stderr.isatty()) as progress:
         task = progress.add_task("simulating", total=len(names))
@@ -89,27 +81,19 @@ def run(args: argparse.Namespace) -> int:
         document = {
             "results": [result.model_dump() for result in results],
             "oracle_j_per_accepted_token": None,
-            "trace": {
-                "name": trace.name,
-                "kind": trace.kind,
-                "requests": len(requests),
-                "bad_rows": len(trace.bad_rows),
-                "rate_scale": args.rate_scale,
-                "text_mix": mix if any(r.text_type is None for r in trace.requests) else None,
-            },
+            "trace": traces.document() | {"rate_scale": args.rate_scale},
             "seed": args.seed,
         }
         print(json.dumps(document))
     else:
         width = None if sys.stdout.isatty() else _PIPE_COLUMNS
-        _print(results, trace, mix, Console(markup=False, emoji=False, soft_wrap=True, width=width))
+        _print(results, traces, Console(markup=False, emoji=False, soft_wrap=True, width=width))
     return 0
 
 
-def _print(results: Sequence[PolicyResult], trace: Trace, mix: dict[str, float], console: Console) -> None:
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in mix.items())
-    assumed = any(request.text_type is None for request in trace.requests)
-    console.print(f"trace {trace.name}: " + (f"text {shares} (assumed)" if assumed else "its own text types"))
+def _print(results: Sequence[PolicyResult], traces: LoadedTraces, console: Console) -> None:
+    for line in traces.summary():
+        console.print(line)
     console.print(_table(results))
     for result in results:
         total = sum(result.decisions_by_arm.values()) or 1

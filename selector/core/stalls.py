@@ -15,9 +15,10 @@ both independent, the time between tokens at the normal deviate z is
     T / (a (1 − ρ)) · (1 + z √(u² + v))
 
 Bursts do more than add variance: whoever comes in a burst has the rest of it prefilled before its own next token. A
-request finds D − D₀ seconds more work in its second than a random arrival would (D₀ = Σs² / Σs over the prompts' prefill
-seconds s, what a Poisson process has for D), half of it behind itself, of which the backend gets the share ρ / ρ of the
-fleet. With the excess x = (D − D₀) / ρ of the fleet, an answer of n tokens is later by between 0 and ρ x / n a token.
+request finds D − D₀ seconds more work in its second than a random arrival would (D₀ = Σs² / Σs over the prompts'
+prefill seconds s, what a Poisson process has for D), half of it behind itself, of which the backend gets the share ρ /
+ρ of the fleet. With the excess x = (D − D₀) / ρ of the fleet, an answer of n tokens is later by between 0 and ρ x / n a
+token.
 """
 
 from __future__ import annotations

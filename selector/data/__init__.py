@@ -1,10 +1,13 @@
-"""Data that ships with the package: a few prompts of every text type, and the first minutes of two recorded traces.
+"""Data that ships with the package: a few prompts of every text type, and the first minutes of four traces.
 
-    prompts.jsonl               one request a line: `id`, `source`, `text_type`, then the fields of its body, which are
-                                `prompt` or `messages`, with `tools` and `response_format` where the source has them
-    azure_2023_conv_slice.csv   arrivals and token counts of a chat service, columns as published
-    azure_2023_code_slice.csv   the same of a coding service
-    NOTICE.md                   source, licence, attribution and changes of each part
+    prompts.jsonl                      one request a line: `id`, `source`, `text_type`, then the fields of its body,
+                                       which are `prompt` or `messages`, with `tools` and `response_format` where the
+                                       source has them
+    azure_2023_conv_slice.csv          arrivals and token counts of a chat service, columns as published
+    azure_2023_code_slice.csv          the same of a coding service
+    mooncake_conversation_slice.jsonl  the same of a chat service with long prompts, and which of them share a prefix
+    servegen_deepseek_r1_slice.csv     a workload drawn from clients that ServeGen fitted to a reasoning model's users
+    NOTICE.md                          source, licence, attribution and changes of each part
 
 bench/build_shipped_data.py makes all of them.
 """
@@ -17,6 +20,8 @@ from pathlib import Path
 PROMPTS = "prompts.jsonl"
 CONVERSATION_TRACE = "azure_2023_conv_slice.csv"
 CODE_TRACE = "azure_2023_code_slice.csv"
+MOONCAKE_TRACE = "mooncake_conversation_slice.jsonl"
+SERVEGEN_TRACE = "servegen_deepseek_r1_slice.csv"
 NOTICE = "NOTICE.md"
 
 

@@ -119,9 +119,7 @@ class EmulatorApp:
             if api is not Api.NATIVE:
                 _check_content_type(header(scope, "content-type"))
             body = parse_body(await read_body(receive))
-            ask = read_ask(
-                api, body, lambda name: header(scope, name), self._site.limits, drafts=self._engine.drafts
-            )
+            ask = read_ask(api, body, lambda name: header(scope, name), self._site.limits, drafts=self._engine.drafts)
             generation = self._engine.submit(ask)
         except Refusal as refusal:
             await _refuse(send, refusal, api, stream=body.get("stream") is True)

@@ -100,9 +100,7 @@ class EmulatedFleet:
         urls = {server.name: server.url for server in self.servers}
         fleet = self._loaded.fleet
         backends = tuple(backend.model_copy(update={"url": urls[backend.name]}) for backend in fleet.backends)
-        return LoadedFleet(
-            fleet.model_copy(update={"backends": backends}), self._loaded.where, self._loaded.profiles
-        )
+        return LoadedFleet(fleet.model_copy(update={"backends": backends}), self._loaded.where, self._loaded.profiles)
 
     def lag_ms(self, quantile: float) -> float:
         """How late the servers woke at that quantile, in real ms: that of the latest server."""
@@ -151,9 +149,7 @@ class EmulatedFleet:
             problem = f"cannot listen on {host}:{port} ({failed.strerror})"
             raise FleetError(where, problem, "choose another host or port") from None
 
-    def _server(
-        self, index: int, backend: Backend, listener: socket.socket
-    ) -> tuple[EmulatedServer, EmulatorApp]:
+    def _server(self, index: int, backend: Backend, listener: socket.socket) -> tuple[EmulatedServer, EmulatorApp]:
         profile = self._loaded.profiles[backend.profile]
         spec = self._loaded.specs[index]
         gpus = [self.gpus[gpu_id] for gpu_id in spec.gpus]
@@ -179,9 +175,7 @@ class EmulatedFleet:
             port=port,
             max_queued_requests=self._max_queued_requests,
         )
-        app = EmulatorApp(
-            site, engine, lambda: energy_report(gpus, self.clock), api_key=self._api_key(index, backend)
-        )
+        app = EmulatorApp(site, engine, lambda: energy_report(gpus, self.clock), api_key=self._api_key(index, backend))
         return EmulatedServer(name=backend.name, arm=backend.arm, url=_url(listener), engine=engine), app
 
     def _api_key(self, index: int, backend: Backend) -> str | None:

@@ -40,9 +40,7 @@ def closing_events(kind: str, report: Report) -> list[bytes]:
         events.append(sse({**_without_choices(kind, ask, report.created), "usage": None, "sglext": sglext}))
     if ask.include_usage:
         delivered = report.generation.delivered
-        event = usage_event(
-            kind, ask, report.created, prompt_tokens=report.prompt_tokens, completion_tokens=delivered
-        )
+        event = usage_event(kind, ask, report.created, prompt_tokens=report.prompt_tokens, completion_tokens=delivered)
         events.append(event)
     return events
 

@@ -1,9 +1,9 @@
 """Requests that are answered with an error, in SGLang's three shapes.
 
-    schema   {"object": "error", "message", "type": "Bad Request", …}      a body that is not what the route expects
-    value    {"object": "error", "message", "type": "BadRequestError", …}  on /v1/*
-             {"error": {"message"}}                                        on /generate
-    path     {"detail"}                                                    no such path or method
+schema   {"object": "error", "message", "type": "Bad Request", …}      a body that is not what the route expects
+value    {"object": "error", "message", "type": "BadRequestError", …}  on /v1/*
+         {"error": {"message"}}                                        on /generate
+path     {"detail"}                                                    no such path or method
 """
 
 from __future__ import annotations
@@ -46,6 +46,4 @@ def refusal_body(refusal: Refusal, *, native: bool) -> dict[str, object]:
 
 def native_stream_error(refusal: Refusal) -> dict[str, object]:
     """The event that a `/generate` stream carries instead of an answer; its HTTP status is 200."""
-    return {
-        "error": {"message": refusal.message, "type": "invalid_request_error", "code": 400, "retryable": False}
-    }
+    return {"error": {"message": refusal.message, "type": "invalid_request_error", "code": 400, "retryable": False}}

@@ -152,7 +152,7 @@ def parse_decision_log(text: str, where: str) -> Iterator[LogEvent]:
     """The events of a log's text; `where` names it in errors. Raises `TraceError` at the first bad line."""
     for number, line in enumerate(text.split("\n"), start=1):
         if line:
-            yield _parsed(line, f"{where}:{number}")
+            yield parse_event(line, f"{where}:{number}")
 
 
 def runs(events: Iterable[LogEvent]) -> Iterator[list[LogEvent]]:
@@ -167,7 +167,8 @@ def runs(events: Iterable[LogEvent]) -> Iterator[list[LogEvent]]:
         yield run
 
 
-def _parsed(line: str, where: str) -> LogEvent:
+def parse_event(line: str | bytes, where: str) -> LogEvent:
+    """The event of one line; `where` names the line in errors. Raises `TraceError`."""
     try:
         data = orjson.loads(line)
     except orjson.JSONDecodeError as bad:

@@ -215,7 +215,8 @@ def _assumed(loaded: LoadedFleet) -> Iterator[Phrases]:
         profile = loaded.profiles[profile_name]
         entries = profile.arms[arm_name].acceptance
         assumed = [
-            text_type for text_type in TEXT_TYPES
+            text_type
+            for text_type in TEXT_TYPES
             if text_type in entries and profile.provenance[entries[text_type].provenance].kind == "assumed"
         ]
         if assumed:

@@ -187,7 +187,7 @@ class Profile(FileModel):
     def _complete(self) -> Profile:
         if NO_DRAFTER not in self.arms:
             raise ValueError(f"arms has no {NO_DRAFTER!r}, the baseline that break-even is relative to")
-        for place, key in _provenance_keys(self):
+        for place, key in provenance_keys(self):
             if key not in self.provenance:
                 raise ValueError(f"{place} names provenance {key!r}, which the table does not have")
         return self
@@ -284,7 +284,8 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _provenance_keys(profile: Profile) -> Iterable[tuple[str, str]]:
+def provenance_keys(profile: Profile) -> Iterable[tuple[str, str]]:
+    """Every place of a profile that names its provenance, and the key it names."""
     yield "target", profile.target.provenance
     yield "gpu", profile.gpu.provenance
     yield "idle", profile.idle.provenance

@@ -1,204 +1,166 @@
-"""Request traces: when requests came and how long they were.
+"""Request traces: when requests came and how long they were. `selector.files.traces` has a module for each format.
 
-Read as published, told apart by content:
+A file is told by its content, not by its name, and read as published: Azure 2023 and 2024, BurstGPT, Mooncake,
+ServeGen, and this project's decision log, each perhaps packed with gzip. A folder is a pool of ServeGen clients, from
+which a workload is drawn. Rows are read one by one, and only those of the slice that is asked for are kept.
 
-    azure      Azure LLM inference traces 2023 and 2024: CSV with TIMESTAMP, ContextTokens, GeneratedTokens
-    decisions  this project's decision log: its decisions are the arrivals, its outcomes the lengths
-
-A trace of token counts holds no text: the text type of a request is assumed (`text_mix`) unless the trace says it.
-Bad rows are skipped and reported with their line numbers, or refused when `strict`.
+Bad rows are skipped and counted with their line numbers, or refused when `strict`.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
-from selector.core.types import TEXT_TYPES, Finish, Outcome, RequestView
 from selector.errors import TraceError
-from selector.files.decision_log import DecisionEvent, EndEvent, StartEvent, parse_decision_log
-from selector.files.validation import read_text
+from selector.files.traces import azure, burstgpt, decisions, mooncake, servegen, servegen_pool
+from selector.files.traces.request import BadRow, Trace, TraceRequest
+from selector.files.traces.reshape import merged, scaled, spread
+from selector.files.traces.rows import Format, Item, Line, Row, SkippedRow, numbered, opened, shown
+from selector.files.traces.slicing import Slice
+from selector.files.traces.textmix import default_text_mix, parse_text_mix, with_text_types
 
-_AZURE_COLUMNS = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]
+__all__ = [
+    "BadRow",
+    "Trace",
+    "TraceRequest",
+    "default_text_mix",
+    "load_trace",
+    "merged",
+    "parse_text_mix",
+    "scaled",
+    "spread",
+    "with_text_types",
+]
 
+FORMATS: tuple[Format, ...] = (
+    azure.FORMAT,
+    burstgpt.FORMAT,
+    servegen.FORMAT,
+    mooncake.FORMAT,
+    decisions.FORMAT,
+)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceRequest:
-    """One request of a trace. `output_tokens` is the truth that policies do not see."""
+_LOOK_AT_LINES = 20
+"""Where the first line is damaged, the format may still show in one of these."""
 
-    request_id: str
-    arrival_s: float
-    """Seconds after the first request of the file."""
-    prompt_tokens: int
-    output_tokens: int
-    max_output_tokens: int | None = None
-    text_type: str | None = None
-    """`None` where the trace does not say."""
-    slo_class: str | None = None
-    session_key: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BadRow:
-    """A row that was skipped."""
-
-    line: int
-    problem: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """Requests in order of arrival."""
-
-    name: str
-    kind: str
-    requests: tuple[TraceRequest, ...]
-    bad_rows: tuple[BadRow, ...] = ()
+_BAD_ROWS_KEPT = 1_000
 
 
-def load_trace(path: Path, *, strict: bool = False) -> Trace:
-    """Reads a trace.
+def load_trace(
+    path: Path,
+    *,
+    strict: bool = False,
+    from_s: float = 0.0,
+    to_s: float | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+) -> Trace:
+    """Reads the requests that arrive from `from_s` to before `to_s`, at most the first `limit` of them.
 
-    Raises `TraceError` for an unknown format, for a file without requests, and when `strict` for a bad row.
+    Both count from the first arrival of a file, and from midnight in a pool of clients; arrivals of the result count
+    from `from_s`. With either, reading ends with the slice, and rows after it are neither read nor counted. Only a pool
+    uses the seed.
+
+    Raises `TraceError` for an unknown format, for a file or a slice without requests, and when `strict` for a bad row.
     """
-    text = read_text(path, "trace", TraceError)
+    end_s = math.inf if to_s is None else to_s
+    if path.is_dir():
+        items = servegen_pool.drawn(path, from_s=from_s, to_s=end_s, seed=seed)
+        wanted = Slice(from_s, end_s, limit, first_s=0.0)
+        return _collected(items, wanted, path, path.name, servegen_pool.NAME, strict=strict)
+    with opened(path) as file:
+        lines = numbered(file)
+        ahead = list(islice(lines, _LOOK_AT_LINES))
+        known, place = _recognised(ahead, path)
+        strays = (BadRow(line=number, problem="stands before the trace begins") for number, _ in ahead[:place])
+        items = chain(strays, known.read(ahead[place], chain(ahead[place + 1 :], lines)))
+        name = Path(path.name.removesuffix(".gz")).stem
+        return _collected(items, Slice(from_s, end_s, limit), path, name, known.name, strict=strict)
+
+
+def _recognised(ahead: list[Line], path: Path) -> tuple[Format, int]:
+    """The format of a file that begins with those lines, and which of them it is told by."""
+    if not ahead:
+        raise TraceError(str(path), "is empty", "check that it was written or downloaded to the end")
+    for place, (_, line) in enumerate(ahead):
+        for known in FORMATS:
+            if known.recognises(line):
+                return known, place
+    number, line = ahead[0]
+    raise TraceError(
+        f"{path}: line {number}",
+        f"starts with {shown(line)}, which is no known trace format",
+        f"give a file that begins with {', '.join(known.looks_like for known in FORMATS)}",
+    )
+
+
+def _collected(items: Iterable[Item], wanted: Slice, path: Path, name: str, kind: str, *, strict: bool) -> Trace:
+    rows: list[Row] = []
     bad: list[BadRow] = []
-    first_line = text.lstrip("﻿").split("\n", 1)[0].strip()
-    if first_line.startswith("{"):
-        kind, requests = "decisions", _decision_log(text, str(path))
-    elif [column.strip() for column in first_line.split(",")] == _AZURE_COLUMNS:
-        kind = "azure"
-        requests, bad = _azure(text.lstrip("﻿"))
-    else:
-        raise TraceError(
-            f"{path}: line 1",
-            f"starts with {first_line[:60]!r}, which is no known trace format",
-            f"give a CSV with {','.join(_AZURE_COLUMNS)} or a decision log of this project",
-        )
-    if bad and strict:
-        raise TraceError(f"{path}: line {bad[0].line}", bad[0].problem, "correct the row, or read without --strict")
-    if not requests:
-        raise TraceError(str(path), "holds no usable request", "check that it is the right file")
-    ordered = sorted(requests, key=lambda request: request.arrival_s)
-    start = ordered[0].arrival_s
+    bad_count = out_of_order = 0
+    skipped: Counter[str] = Counter()
+    previous_s = -math.inf
+    for item in items:
+        if isinstance(item, Row):
+            out_of_order += item.arrival_s < previous_s
+            previous_s = item.arrival_s
+            if wanted.takes(previous_s):
+                rows.append(item)
+            elif wanted.over:
+                break
+        elif isinstance(item, SkippedRow):
+            skipped[item.reason] += 1
+        elif strict:
+            where = f"{path}: line {item.line}"
+            raise TraceError(where, item.problem, "correct the row, or read without --strict")
+        else:
+            bad_count += 1
+            if len(bad) < _BAD_ROWS_KEPT:
+                bad.append(item)
+    kept, start_s = wanted.cut(rows)
+    rows.clear()
+    if not kept:
+        raise _nothing_in(path, wanted, bad, skipped)
     return Trace(
-        name=path.stem,
+        name=name,
         kind=kind,
-        requests=tuple(replace(request, arrival_s=request.arrival_s - start) for request in ordered),
+        requests=tuple(_requests(kept, start_s)),
         bad_rows=tuple(bad),
+        bad_row_count=bad_count,
+        skipped=dict(skipped),
+        rows_out_of_order=out_of_order,
     )
 
 
-def _decision_log(text: str, where: str) -> list[TraceRequest]:
-    """The completed requests of a decision log's runs, one run after the other, as arrivals."""
-    requests: list[TraceRequest] = []
-    run_start_s = 0.0
-    latest_s = 0.0
-    views: dict[str, RequestView] = {}
-    for event in parse_decision_log(text, where):
-        if isinstance(event, StartEvent):
-            # Every run counts its time from its own start; the next one begins where the last one was heard of.
-            run_start_s, views = latest_s, {}
-        elif isinstance(event, DecisionEvent):
-            views[event.request.request_id] = event.request
-        elif isinstance(event, EndEvent):
-            latest_s = max(latest_s, run_start_s + event.t_s)
-            view = views.pop(event.outcome.request_id, None)
-            if view is not None and event.outcome.finish is Finish.DONE and event.outcome.accepted_tokens >= 1:
-                requests.append(_logged(view, event.outcome, run_start_s, len(requests)))
-    return requests
+def _nothing_in(path: Path, wanted: Slice, bad: list[BadRow], skipped: Counter[str]) -> TraceError:
+    if wanted.first_s is not None and wanted.latest_s >= wanted.first_s:
+        last_s = wanted.latest_s - wanted.first_s
+        problem = f"has no request in the slice; the last one read arrives after {last_s:g} s"
+        return TraceError(str(path), problem, "choose a slice within the trace")
+    found = [f"{count} rows skipped, {reason}" for reason, count in skipped.items()]
+    found += [f"line {one.line} {one.problem}" for one in bad[:1]]
+    detail = f" ({'; '.join(found)})" if found else ""
+    return TraceError(str(path), f"holds no usable request{detail}", "check that it is the right file")
 
 
-def _logged(view: RequestView, outcome: Outcome, run_start_s: float, number: int) -> TraceRequest:
-    return TraceRequest(
-        request_id=f"r{number}",
-        arrival_s=run_start_s + view.arrival_s,
-        prompt_tokens=max(1, outcome.prompt_tokens),
-        output_tokens=outcome.accepted_tokens,
-        max_output_tokens=view.max_output_tokens,
-        text_type=view.text_type if view.text_type in TEXT_TYPES else None,
-        slo_class=view.slo_class,
-        session_key=view.session_key,
-    )
-
-
-def _azure(text: str) -> tuple[list[TraceRequest], list[BadRow]]:
-    requests: list[TraceRequest] = []
-    bad: list[BadRow] = []
-    for line, row in enumerate(csv.reader(io.StringIO(text)), start=1):
-        if line == 1 or not row:
-            continue
-        try:
-            if len(row) != 3:
-                raise ValueError(f"has {len(row)} columns instead of 3")
-            arrival = _azure_timestamp(row[0])
-            prompt_tokens, output_tokens = int(row[1]), int(row[2])
-            if prompt_tokens < 1 or output_tokens < 1:
-                raise ValueError(f"has {prompt_tokens} prompt and {output_tokens} output tokens, not 1 or more of each")
-        except ValueError as problem:
-            bad.append(BadRow(line=line, problem=str(problem)))
-            continue
-        requests.append(
-            TraceRequest(
-                request_id=f"r{line - 2}", arrival_s=arrival, prompt_tokens=prompt_tokens, output_tokens=output_tokens
-            )
+def _requests(rows: list[Row], start_s: float) -> Iterator[TraceRequest]:
+    """Requests in the order of the rows, which are given up one by one: a long trace is never held twice."""
+    rows.reverse()
+    while rows:
+        row = rows.pop()
+        yield TraceRequest(
+            request_id=f"r{row.line}",
+            arrival_s=row.arrival_s - start_s,
+            prompt_tokens=row.prompt_tokens,
+            output_tokens=row.output_tokens,
+            max_output_tokens=row.max_output_tokens,
+            text_type=row.text_type,
+            slo_class=row.slo_class,
+            session_key=row.session_key,
+            prefix_hashes=row.prefix_hashes,
+            prefix_block_tokens=row.prefix_block_tokens,
         )
-    return requests, bad
-
-
-def _azure_timestamp(text: str) -> float:
-    """Seconds of "2023-11-16 18:17:03.9799600" (100 ns digits) or "2024-05-10 00:00:00.009930+00:00"."""
-    date, dot, fraction = text.strip().partition(".")
-    digits = fraction
-    zone = ""
-    for mark in ("+", "-", "Z"):
-        if mark in fraction:
-            digits, zone = fraction[: fraction.index(mark)], fraction[fraction.index(mark) :]
-            break
-    seconds = datetime.fromisoformat(f"{date}{zone or '+00:00'}").timestamp()
-    return seconds + (int(digits) / 10 ** len(digits) if dot and digits else 0.0)
-
-
-def default_text_mix(trace: Trace) -> dict[str, float]:
-    """The trace's own kind, from its name: code for a code trace, else conversation."""
-    return {"code" if "code" in trace.name.lower() else "conversation": 1.0}
-
-
-def parse_text_mix(text: str) -> dict[str, float]:
-    """`code=0.5,romansh=0.5` as shares that sum to 1. Raises `TraceError`."""
-    mix: dict[str, float] = {}
-    for part in text.split(","):
-        name, equals, share = part.strip().partition("=")
-        try:
-            value = float(share) if equals else 1.0
-        except ValueError:
-            value = -1.0
-        if name not in TEXT_TYPES:
-            raise TraceError("--text-mix", f"{name!r} is no text type", f"use {', '.join(TEXT_TYPES)}")
-        if not value > 0 or value == float("inf"):
-            raise TraceError("--text-mix", f"the share of {name} is {share!r}", "give a number above 0")
-        mix[name] = mix.get(name, 0.0) + value
-    total = sum(mix.values())
-    return {name: value / total for name, value in mix.items()}
-
-
-def with_text_types(trace: Trace, mix: Mapping[str, float], seed: int) -> Trace:
-    """Every request without a text type gets one drawn from `mix`, independently of the other requests."""
-    names, weights = list(mix), list(mix.values())
-    requests = []
-    for index, request in enumerate(trace.requests):
-        if request.text_type is None:
-            drawn = random.Random(f"text:{seed}:{index}").choices(names, weights)[0]
-            request = replace(request, text_type=drawn)
-        requests.append(request)
-    return replace(trace, requests=tuple(requests))
-
-
-def scaled(requests: Sequence[TraceRequest], rate_scale: float) -> tuple[TraceRequest, ...]:
-    """The same requests arriving `rate_scale` times as fast."""
-    return tuple(replace(request, arrival_s=request.arrival_s / rate_scale) for request in requests)

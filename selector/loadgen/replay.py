@@ -32,6 +32,7 @@ class TimedRequest:
     headers: Mapping[str, str]
     text_type: str
     tbt_target_ms: float | None
+    path: str = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ class Replay:
         self.in_flight += 1
         try:
             async with session.post(
-                f"{self._url}/v1/chat/completions",
+                f"{self._url}{request.path}",
                 data=orjson.dumps(request.body),
                 headers={"content-type": "application/json", **request.headers},
             ) as response:

@@ -1,39 +1,56 @@
-"""A profile of what a sweep measured: costs from its cells, acceptance and the target's sizes from an older profile."""
+"""A profile of what a sweep of step costs measured. Accept lengths are joined to it by `joinacceptance`.
+
+What a sweep cannot know comes from an older profile of the target, the base: arm limits, drafts, accept lengths.
+"""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from selector.errors import InputError
-from selector.files.profile import NO_DRAFTER, Arm, Gpu, Idle, Launch, PrefillPoint, Profile, Provenance, StepCell
-from selector.profiler.cells import Cell, IdleCell, Origin, PrefillCell
+from selector.files.profile import (
+    NO_DRAFTER,
+    Arm,
+    Gpu,
+    Idle,
+    Launch,
+    PrefillPoint,
+    Profile,
+    Provenance,
+    StepCell,
+    Target,
+)
+from selector.profiler.cells import Cell, IdleCell, PrefillCell
 from selector.profiler.checks import Ceiling, spread_frac
 from selector.profiler.config import SweepArm, SweepConfig
 from selector.profiler.merge import MergedCell, merged_cells
+from selector.profiler.modelsize import ModelSize
+from selector.profiler.provenance import measured_provenance, pruned
 from selector.profiler.report import sweep_report
 
 _IMPOSSIBLE = "remove that line from cells.jsonl and measure it again"
 
 
-def assemble(config: SweepConfig, cells: Sequence[Cell], base: Profile) -> tuple[Profile, dict[str, Any]]:
-    """The profile, and a report of its checks as plain JSON.
+def assemble(
+    config: SweepConfig, cells: Sequence[Cell], base: Profile | None, size: ModelSize | None = None
+) -> tuple[Profile, dict[str, Any]]:
+    """The profile of a sweep of step costs, and a report of its checks as plain JSON.
 
-    Raises `InputError` when `base` is of another target, `none` or energy was not measured, or a cell is impossible.
+    `size` is the target's by its `config.json`; without it the base's sizes are taken. One of the two is needed, and
+    without a base idle power and prefill must have been measured.
+
+    Raises `InputError` when `base` is of another target, something needed was not measured, or a cell is impossible.
     """
-    if base.target.name != config.target.name:
+    if base is not None and base.target.name != config.target.name:
         raise InputError(
             "--base", f"profiles {base.target.name!r}, the sweep is of {config.target.name!r}", "name a profile of it"
         )
-    ceiling = Ceiling(
-        flop_per_s=config.gpu.peak_tflops * 1e12,
-        bytes_per_s=config.gpu.bandwidth_tb_s * 1e12,
-        parameters=config.target.active_parameters or base.target.non_embedding_parameters,
-        kv_bytes_per_token=base.target.kv_bytes_per_token,
-    )
-    provenance = dict(base.provenance)
+    provenance = dict(base.provenance) if base else {}
+    target = _target(config, base, size, provenance)
+    ceiling = ceiling_of(config, target, size)
     idle = _idle(cells, base, provenance)
     prefill = _prefill(cells, base, provenance, ceiling)
     arms: dict[str, Arm] = {}
@@ -42,29 +59,69 @@ def assemble(config: SweepConfig, cells: Sequence[Cell], base: Profile) -> tuple
         merged = merged_cells(cells, arm.name, "main", config.decode.method)
         if merged:
             key = f"sweep-{arm.name}"
-            provenance[key] = _provenance(merged[0].origin, f"{config.decode.method} method, closed batches")
+            provenance[key] = measured_provenance(merged[0].origin, f"{config.decode.method} method, closed batches")
             fractions[arm.name] = [_achieved(arm, cell, ceiling, idle.bare_w) for cell in merged]
-            arms[arm.name] = _arm(arm, merged, base, key)
+            arms[arm.name] = _arm(arm, merged, base.arms.get(arm.name) if base else None, key)
     if NO_DRAFTER not in arms:
         raise InputError("cells.jsonl", f"has no decode cell of {NO_DRAFTER!r}", "run the sweep on until it has")
-    limits = [cell.origin.power_limit_w for cell in cells if cell.origin.power_limit_w is not None]
     profile = Profile(
         format="drafter-selector/profile",
         version=1,
-        target=base.target,
-        gpu=Gpu(
-            name=config.gpu.name,
-            count=len(config.gpu.indices) or base.gpu.count,
-            power_limit_w=limits[0] if limits else base.gpu.power_limit_w,
-            provenance=f"sweep-{NO_DRAFTER}" if limits else base.gpu.provenance,
-        ),
+        target=target,
+        gpu=_gpu(config, cells, base),
         idle=idle,
         prefill=prefill,
         common_flags=("--context-length", str(config.server.context_length), *config.server.flags),
         arms=arms,
-        provenance=_used(provenance, base, arms, idle, prefill),
+        provenance=provenance,
     )
-    return profile, sweep_report(cells, config, profile, ceiling, fractions)
+    return pruned(profile), sweep_report(cells, config, profile, ceiling, fractions)
+
+
+def ceiling_of(config: SweepConfig, target: Target, size: ModelSize | None) -> Ceiling:
+    """The roofline of a sweep's GPU and target."""
+    known = size or ModelSize(
+        parameters=target.parameters,
+        non_embedding_parameters=target.non_embedding_parameters,
+        active_parameters=target.non_embedding_parameters,
+        kv_bytes_per_token=target.kv_bytes_per_token,
+    )
+    if config.target.active_parameters is not None:
+        known = replace(known, active_parameters=config.target.active_parameters)
+    return Ceiling(flop_per_s=config.gpu.peak_tflops * 1e12, bytes_per_s=config.gpu.bandwidth_tb_s * 1e12, size=known)
+
+
+def _target(
+    config: SweepConfig, base: Profile | None, size: ModelSize | None, provenance: dict[str, Provenance]
+) -> Target:
+    if base is not None:
+        return base.target
+    if size is None:
+        raise InputError(
+            "profile --assemble", "knows no sizes of the target", "give --base, or --models with its config"
+        )
+    provenance["config"] = Provenance(
+        kind="derived", source=f"{config.target.model}/config.json: see selector/profiler/modelsize.py"
+    )
+    return Target(
+        name=config.target.name,
+        parameters=size.parameters,
+        non_embedding_parameters=size.non_embedding_parameters,
+        kv_bytes_per_token=size.kv_bytes_per_token,
+        provenance="config",
+    )
+
+
+def _gpu(config: SweepConfig, cells: Iterable[Cell], base: Profile | None) -> Gpu:
+    limits = [cell.origin.power_limit_w for cell in cells if cell.origin.power_limit_w is not None]
+    if not limits and base is None:
+        raise InputError("cells.jsonl", "names no power limit: energy was not measured", "measure with gpu.indices")
+    return Gpu(
+        name=config.gpu.name,
+        count=len(config.gpu.indices) or (base.gpu.count if base else 1),
+        power_limit_w=limits[0] if limits or base is None else base.gpu.power_limit_w,
+        provenance=f"sweep-{NO_DRAFTER}" if limits or base is None else base.gpu.provenance,
+    )
 
 
 def _achieved(arm: SweepArm, cell: MergedCell, ceiling: Ceiling, idle_w: float) -> float:
@@ -81,8 +138,7 @@ def _achieved(arm: SweepArm, cell: MergedCell, ceiling: Ceiling, idle_w: float) 
     return fraction
 
 
-def _arm(arm: SweepArm, merged: Sequence[MergedCell], base: Profile, key: str) -> Arm:
-    old = base.arms.get(arm.name)
+def _arm(arm: SweepArm, merged: Sequence[MergedCell], old: Arm | None, key: str) -> Arm:
     return Arm(
         algorithm=arm.algorithm,
         verify_tokens=arm.verify_tokens,
@@ -119,28 +175,34 @@ def _arm(arm: SweepArm, merged: Sequence[MergedCell], base: Profile, key: str) -
     )
 
 
-def _idle(cells: Iterable[Cell], base: Profile, provenance: dict[str, Provenance]) -> Idle:
+def _idle(cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Provenance]) -> Idle:
     measured = [cell for cell in cells if isinstance(cell, IdleCell)]
     bare = [cell for cell in measured if cell.arm is None]
     resident = [cell for cell in measured if cell.arm is not None]
     if not bare or not resident:
+        if base is None:
+            raise InputError(
+                "cells.jsonl", "lacks idle power, bare or with a server", "run the sweep on, or give --base"
+            )
         return base.idle
-    provenance["sweep-idle"] = _provenance(resident[-1].origin, "mean power, bare and with that server up, no requests")
+    provenance["sweep-idle"] = measured_provenance(
+        resident[-1].origin, "mean power, bare and with that server up, no requests"
+    )
     bare_w = fmean(cell.energy.watts_mean for cell in bare)
     resident_w = fmean(cell.energy.watts_mean for cell in resident)
-    return Idle(
-        bare_w=round(bare_w, 2), served_w=round(max(resident_w, bare_w), 2), provenance="sweep-idle"
-    )
+    return Idle(bare_w=round(bare_w, 2), served_w=round(max(resident_w, bare_w), 2), provenance="sweep-idle")
 
 
 def _prefill(
-    cells: Iterable[Cell], base: Profile, provenance: dict[str, Provenance], ceiling: Ceiling
+    cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Provenance], ceiling: Ceiling
 ) -> tuple[PrefillPoint, ...]:
     by_length: dict[int, list[PrefillCell]] = {}
     for cell in cells:
         if isinstance(cell, PrefillCell) and cell.j is not None:
             by_length.setdefault(cell.prompt_tokens, []).append(cell)
     if not by_length:
+        if base is None:
+            raise InputError("cells.jsonl", "has no prefill cell with energy", "run the sweep on, or give --base")
         return base.prefill
     points = []
     for tokens, same in sorted(by_length.items()):
@@ -163,44 +225,10 @@ def _prefill(
             )
         )
     first = next(iter(by_length.values()))[0]
-    provenance["sweep-prefill"] = _provenance(
+    provenance["sweep-prefill"] = measured_provenance(
         first.origin, "prompts answered with one token, back to back, short ones several at a time, no prefix cache"
     )
     return tuple(points)
-
-
-def _provenance(origin: Origin, note: str) -> Provenance:
-    command = [*(f"{name}={value}" for name, value in origin.env.items()), *origin.argv]
-    return Provenance(
-        kind="measured",
-        source=shlex.join(command) if origin.argv else (origin.url or "drafter-selector profile"),
-        gpu=origin.gpu,
-        driver=origin.driver,
-        engine=origin.engine,
-        weights=origin.weights,
-        host=origin.host,
-        date=origin.date,
-        note=note,
-    )
-
-
-def _used(
-    table: dict[str, Provenance],
-    base: Profile,
-    arms: dict[str, Arm],
-    idle: Idle,
-    prefill: Sequence[PrefillPoint],
-) -> dict[str, Provenance]:
-    """Those entries that some number of the profile still names."""
-    keys = {base.target.provenance, base.gpu.provenance, idle.provenance, f"sweep-{NO_DRAFTER}"}
-    keys |= {point.provenance for point in prefill}
-    for arm in arms.values():
-        keys |= {cell.provenance for cell in arm.cells}
-        keys |= {arm.context_slope.provenance} if arm.context_slope else set()
-        for value in arm.acceptance.values():
-            keys.add(value.provenance)
-            keys |= {value.request_spread_provenance} if value.request_spread_provenance else set()
-    return {key: value for key, value in table.items() if key in keys}
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

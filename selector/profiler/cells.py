@@ -18,6 +18,7 @@ from selector.profiler.config import Method
 from selector.profiler.energy import EnergyWindow
 
 Pass = Literal["main", "drift"]
+Count = Annotated[int, Field(ge=0)]
 
 
 class Origin(FileModel):
@@ -114,6 +115,34 @@ class IdleCell(FileModel):
     origin: Origin
 
 
+class AnswerCounts(FileModel):
+    """What one answer of a measurement of acceptance was counted as."""
+
+    prompt: str
+    prompt_tokens: Count
+    completion_tokens: Count
+    verify_passes: Count
+    accepted_drafts: Count
+    accepted_histogram: tuple[Count, ...] | None = None
+    """Verify passes by the number of drafts they accepted, from 0 on; `None` where the server does not say."""
+
+
+class AcceptanceCell(FileModel):
+    """Answers of one arm to prompts of one text type."""
+
+    kind: Literal["acceptance"] = "acceptance"
+    arm: str
+    text_type: str
+    repeat: Count
+    answer_tokens: PositiveInt
+    """Bound on an answer's length."""
+    temperature: Annotated[float, Field(ge=0)]
+    answers: tuple[AnswerCounts, ...] = Field(min_length=1)
+    refused: Count = 0
+    """Prompts that the server refused, over its context for one."""
+    origin: Origin
+
+
 class FailedStep(FileModel):
     """A cell or a launch that gave nothing, and why."""
 
@@ -123,7 +152,7 @@ class FailedStep(FileModel):
     origin: Origin
 
 
-Cell = DecodeCell | PrefillCell | IdleCell | FailedStep
+Cell = DecodeCell | PrefillCell | IdleCell | AcceptanceCell | FailedStep
 _CELL: TypeAdapter[Cell] = TypeAdapter(Annotated[Cell, Field(discriminator="kind")])
 
 

@@ -3,7 +3,7 @@
 Roofline: a step must at least read the weights and the batch's keys and values once, and multiply every verified token
 with every weight:
 
-    floor = max(bytes / bandwidth, FLOP / rate)     bytes = 2 · parameters + KV bytes per token · b · c
+    floor = max(bytes / bandwidth, FLOP / rate)     bytes = 2 · parameters + b · KV bytes of c tokens
                                                     FLOP  = 2 · parameters · b · verify tokens
 
 The draft model and attention's own arithmetic are left out and the datasheet's ceilings are used, so the floor is a
@@ -18,6 +18,7 @@ from itertools import pairwise
 from statistics import median
 
 from selector.core.cost import ContextSlope, StepCost, StepPoint
+from selector.profiler.modelsize import ModelSize
 
 _BYTES_PER_PARAMETER = 2.0
 _NOISE_FRAC = 0.02
@@ -30,13 +31,11 @@ class Ceiling:
 
     flop_per_s: float
     bytes_per_s: float
-    parameters: float
-    """That one token uses, without the embedding table."""
-    kv_bytes_per_token: float
+    size: ModelSize
 
     def step_floor_ms(self, batch: float, context_tokens: float, verify_tokens: int) -> float:
         """Least time of a decode step."""
-        read = _BYTES_PER_PARAMETER * self.parameters + self.kv_bytes_per_token * batch * context_tokens
+        read = _BYTES_PER_PARAMETER * self.size.active_parameters + batch * self.size.kv_bytes(context_tokens)
         return 1e3 * max(read / self.bytes_per_s, self._flop(batch * verify_tokens) / self.flop_per_s)
 
     def prefill_floor_ms(self, prompt_tokens: int) -> float:
@@ -44,7 +43,7 @@ class Ceiling:
         return 1e3 * self._flop(prompt_tokens) / self.flop_per_s
 
     def _flop(self, tokens: float) -> float:
-        return 2.0 * self.parameters * tokens
+        return 2.0 * self.size.active_parameters * tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from selector.errors import UpstreamError
 
 _FIRST_TOKEN_ID = 1000
 """Random prompts avoid the lowest ids, where special tokens often are."""
+_ACCEPTED_KEYS = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num")
+"""Names that releases of SGLang gave the count of accepted drafts, the newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,18 @@ class Generation:
     def duration_s(self) -> float:
         """From sending the batch to its whole answer."""
         return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatAnswer:
+    """An answer to one chat request, as its server counted it; counts are `None` where it did not say."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    verify_passes: int | None
+    accepted_drafts: int | None
+    accepted_histogram: tuple[int, ...] | None
+    """Verify passes by the number of drafts they accepted, from 0 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +102,26 @@ class SglangClient:
             verify_counts=tuple(info.get("spec_verify_ct") for info in infos),
         )
 
+    async def chat(self, fields: Mapping[str, Any]) -> ChatAnswer | str:
+        """One chat request, not streamed; what the server says when it refuses it (400)."""
+        body = orjson.dumps({"model": "default", **fields, "return_meta_info": True})
+        status, raw = await self._exchange("POST", "/v1/chat/completions", body)
+        if status == 400:
+            return raw[:300].decode(errors="replace")
+        if status != 200:
+            raise UpstreamError(f"/v1/chat/completions answered {status}: {raw[:300].decode(errors='replace')}")
+        answer = _parsed(raw, "/v1/chat/completions")
+        info = answer["choices"][0].get("meta_info") or {}
+        histogram = info.get("spec_correct_drafts_histogram")
+        accepted = (info.get(key) for key in _ACCEPTED_KEYS)
+        return ChatAnswer(
+            prompt_tokens=answer["usage"]["prompt_tokens"],
+            completion_tokens=answer["usage"]["completion_tokens"],
+            verify_passes=info.get("spec_verify_ct"),
+            accepted_drafts=next((count for count in accepted if count is not None), None),
+            accepted_histogram=None if histogram is None else tuple(histogram),
+        )
+
     async def step_totals(self) -> StepTotals:
         """Load counters now. Raises `UpstreamError` for a server of several data-parallel ranks."""
         loads = _parsed(await self._call("GET", "/v1/loads?include=core"), "/v1/loads")["loads"]
@@ -120,15 +154,18 @@ class SglangClient:
         return "sglang of unknown version"
 
     async def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        status, raw = await self._exchange(method, path, body)
+        if status != 200:
+            raise UpstreamError(f"{path} answered {status}: {raw[:300].decode(errors='replace')}")
+        return raw
+
+    async def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         headers = {"content-type": "application/json"} if body is not None else None
         try:
             async with self._session.request(method, self.url + path, data=body, headers=headers) as answer:
-                raw = await answer.read()
+                return answer.status, await answer.read()
         except (aiohttp.ClientError, TimeoutError) as failed:
             raise UpstreamError(f"{path} failed ({failed or type(failed).__name__})") from None
-        if answer.status != 200:
-            raise UpstreamError(f"{path} answered {answer.status}: {raw[:300].decode(errors='replace')}")
-        return raw
 
 
 def open_session() -> aiohttp.ClientSession:

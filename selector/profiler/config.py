@@ -32,6 +32,12 @@
     batches = [1, 8, 32, 64]
     prompt_tokens = [512, 2048]
 
+    # [acceptance]                    # with target.weights = "real" and without --skip-tokenizer-init
+    # prompts = "prompts"             # JSONL by text type, beside this file; the shipped prompts if left out
+    # prompts_per_type = 96
+    # repeats = 3
+    # answer_tokens = 512
+
     [drift]                           # the first arm again at the end: the same cells tell how far the board drifted
     batches = [1, 64]
     prompt_tokens = [512]
@@ -50,6 +56,8 @@
     imposed_accept_length = 2.0       # SGLANG_SIMULATE_ACC_LEN; the cost of a step does not depend on it
     flags = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "{draft}",
              "--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
+
+The fields below say what each key means and which values it takes.
 """
 
 from __future__ import annotations
@@ -60,6 +68,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from selector.core.types import TEXT_TYPES
 from selector.errors import InputError
 from selector.files.profile import NO_DRAFTER
 from selector.files.validation import FileModel, read_text, validated
@@ -140,6 +149,28 @@ class IdleSettings(FileModel):
     settle_s: NonNegative = 3.0
 
 
+class AcceptanceSettings(FileModel):
+    """How accept lengths are measured: real prompts of each text type to every arm that speculates."""
+
+    prompts: str | None = None
+    """JSONL file, or folder of them, beside the sweep file (see `prompts.py`); the 240 shipped prompts if left out."""
+    text_types: tuple[str, ...] = TEXT_TYPES
+    prompts_per_type: PositiveInt = 96
+    repeats: PositiveInt = 3
+    """Each with prompts of its own."""
+    answer_tokens: PositiveInt = 512
+    temperature: NonNegative = 0.0
+    concurrency: PositiveInt = 8
+    seed: int = 1
+
+    @model_validator(mode="after")
+    def _known_types(self) -> AcceptanceSettings:
+        for name in self.text_types:
+            if name not in TEXT_TYPES:
+                raise ValueError(f"text_types has {name!r}, which is none of {', '.join(TEXT_TYPES)}")
+        return self
+
+
 class GridPart(FileModel):
     """Some cells: every batch × every prompt length."""
 
@@ -198,12 +229,17 @@ class SweepConfig(FileModel):
     decode: DecodeSettings = DecodeSettings()
     prefill: PrefillSettings | None = None
     idle: IdleSettings | None = IdleSettings()
-    grid: tuple[GridPart, ...] = Field(min_length=1)
+    grid: tuple[GridPart, ...] = ()
+    acceptance: AcceptanceSettings | None = None
     drift: Drift | None = None
     arms: tuple[SweepArm, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepConfig:
+        if not self.grid and self.acceptance is None:
+            raise ValueError("has neither a [[grid]] of step costs nor [acceptance]: nothing to measure")
+        if self.acceptance is not None and self.target.weights == "dummy":
+            raise ValueError('[acceptance] needs target.weights = "real": dummy weights write no text')
         names = [arm.name for arm in self.arms]
         for name in names:
             if names.count(name) > 1:
@@ -223,7 +259,7 @@ class SweepConfig(FileModel):
 
     def _check_running_limit(self) -> None:
         batches = [batch for part in self.grid for batch in part.batches]
-        largest = max([*batches, *(self.drift.batches if self.drift else ())])
+        largest = max([*batches, *(self.drift.batches if self.drift else ())], default=1)
         if self.server.url is None and _RUNNING_LIMIT not in self.server.flags:
             raise ValueError(f"server.flags has no {_RUNNING_LIMIT}, which SGLang sets to 48 under speculation")
         if _RUNNING_LIMIT in self.server.flags:

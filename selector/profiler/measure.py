@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from selector.errors import InputError, MeterError, UpstreamError
-from selector.profiler.cells import Cell, DecodeCell, IdleCell, Metered, Origin, PrefillCell
+from selector.profiler.acceptance import Sampling, measure_acceptance
+from selector.profiler.cells import AcceptanceCell, Cell, DecodeCell, IdleCell, Metered, Origin, PrefillCell
 from selector.profiler.clock import Clock
 from selector.profiler.config import SweepArm, SweepConfig
 from selector.profiler.load import Rig, Shape, measure_decode
 from selector.profiler.meter import EnergyMeter
 from selector.profiler.nvml import GpuFacts
-from selector.profiler.plan import DecodeStep, IdleStep, PrefillStep, Step
+from selector.profiler.plan import AcceptanceStep, DecodeStep, IdleStep, PrefillStep, Step
 from selector.profiler.prefill import measure_idle, measure_prefill
+from selector.profiler.prompts import Prompt, drawn
 from selector.profiler.rapl import HostEnergy
 from selector.profiler.server import Launcher, RunningServer
 
@@ -33,6 +35,8 @@ class Bench:
     facts: GpuFacts | None
     host: HostEnergy | None
     vocab_size: int
+    prompts: Mapping[str, Sequence[Prompt]] = field(default_factory=dict)
+    """Real prompts by text type, for accept lengths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +66,15 @@ async def measure(step: Step, config: SweepConfig, bench: Bench, on: Served | No
     )
     if isinstance(step, PrefillStep):
         return await _prefill(step, config, rig, origin)
+    if isinstance(step, AcceptanceStep):
+        return await _acceptance(step, config, bench, on, origin)
     return await _decode(step, config, rig, on.arm, origin)
 
 
 async def _idle(step: IdleStep, config: SweepConfig, bench: Bench, origin: Origin) -> IdleCell:
     if config.idle is None or bench.meter is None:
         raise MeterError("idle power needs an energy meter")
-    window = await measure_idle(
-        bench.meter, bench.clock, settle_s=config.idle.settle_s, window_s=config.idle.window_s
-    )
+    window = await measure_idle(bench.meter, bench.clock, settle_s=config.idle.settle_s, window_s=config.idle.window_s)
     return IdleCell(arm=step.arm, energy=Metered.of(window), origin=origin)
 
 
@@ -115,8 +119,38 @@ async def _decode(step: DecodeStep, config: SweepConfig, rig: Rig, arm: SweepArm
     )
 
 
+async def _acceptance(
+    step: AcceptanceStep, config: SweepConfig, bench: Bench, on: Served, origin: Origin
+) -> AcceptanceCell:
+    settings = config.acceptance
+    if settings is None:
+        raise UpstreamError("no acceptance is configured")
+    draws = drawn(
+        bench.prompts[step.text_type], count=settings.prompts_per_type, repeats=settings.repeats, seed=settings.seed
+    )
+    sampling = Sampling(
+        answer_tokens=settings.answer_tokens,
+        temperature=settings.temperature,
+        concurrency=settings.concurrency,
+        seed=settings.seed + step.repeat,
+    )
+    answers, refused = await measure_acceptance(on.server.client, draws[step.repeat], sampling, on.arm.verify_tokens)
+    return AcceptanceCell(
+        arm=step.arm,
+        text_type=step.text_type,
+        repeat=step.repeat,
+        answer_tokens=settings.answer_tokens,
+        temperature=settings.temperature,
+        answers=tuple(answers),
+        refused=refused,
+        origin=origin,
+    )
+
+
 def describe(step: Step) -> str:
     """A step in words."""
+    if isinstance(step, AcceptanceStep):
+        return f"acceptance of {step.arm} on {step.text_type}, repeat {step.repeat + 1}"
     if isinstance(step, IdleStep):
         return f"idle power {'bare' if step.arm is None else f'with {step.arm} up'}"
     if isinstance(step, PrefillStep):

@@ -83,11 +83,30 @@ class NvmlGpu:
             return None
 
 
+def gpu_count(api: Any = None) -> int:
+    """How many GPUs this host has. Raises `MeterError` where NVML cannot be used."""
+    api, _ = _ready(api)
+    try:
+        return int(api.nvmlDeviceGetCount())
+    except api.NVMLError as failed:
+        raise MeterError(f"NVML cannot count the GPUs ({_reason(api, failed)})") from None
+
+
 def open_gpus(indices: Sequence[int], api: Any = None) -> tuple[list[NvmlGpu], GpuFacts]:
     """The GPUs of these NVML indices, and what they are. Raises `MeterError` where NVML or a GPU cannot be used.
 
     `api` is the module `pynvml` or a stand-in with the same functions.
     """
+    api, driver = _ready(api)
+    gpus = [NvmlGpu(api, index) for index in indices]
+    if not gpus:
+        raise MeterError("no GPU to meter")
+    facts = GpuFacts(name=gpus[0].name, driver=driver, power_limit_w=sum(gpu.power_limit_w for gpu in gpus))
+    return gpus, facts
+
+
+def _ready(api: Any) -> tuple[Any, str]:
+    """NVML, initialised, and the driver's version."""
     if api is None:
         try:
             api = importlib.import_module("pynvml")
@@ -95,14 +114,9 @@ def open_gpus(indices: Sequence[int], api: Any = None) -> tuple[list[NvmlGpu], G
             raise MeterError("NVML's Python package is not installed; pip install nvidia-ml-py") from None
     try:
         api.nvmlInit()
-        driver = _text(api.nvmlSystemGetDriverVersion())
+        return api, _text(api.nvmlSystemGetDriverVersion())
     except api.NVMLError as failed:
         raise MeterError(f"NVML cannot be used on this machine ({_reason(api, failed)})") from None
-    gpus = [NvmlGpu(api, index) for index in indices]
-    if not gpus:
-        raise MeterError("no GPU to meter")
-    facts = GpuFacts(name=gpus[0].name, driver=driver, power_limit_w=sum(gpu.power_limit_w for gpu in gpus))
-    return gpus, facts
 
 
 def _reason(api: Any, failed: Exception) -> str:

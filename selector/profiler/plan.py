@@ -1,7 +1,8 @@
 """What a sweep has to measure, in which order, and how long each step may take.
 
 The order is that of the file, the arms one launch each; idle power first, bare and then with the first server up, the
-prefill of the arm `none` after its decode cells, and the drift cells in a second launch of the first arm at the end.
+prefill of the arm `none` after its decode cells, an arm's accept lengths after its own, and the drift cells in a second
+launch of the first arm at the end.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from selector.files.profile import NO_DRAFTER
-from selector.profiler.cells import Cell, DecodeCell, IdleCell, Pass, PrefillCell
+from selector.profiler.cells import AcceptanceCell, Cell, DecodeCell, IdleCell, Pass, PrefillCell
 from selector.profiler.config import Method, SweepArm, SweepConfig
 
 _PROMPT_TOKENS_PER_S = 40_000.0
 """A guess at how fast prompts are read, for estimates of time left only."""
+
+_ANSWER_TOKENS_PER_S = 1_000.0
 
 _OVERHEAD_S = 1.0
 _FIRST_LAUNCH_S = 160.0
@@ -50,7 +53,16 @@ class DecodeStep:
     first_repeat: int = 0
 
 
-Step = IdleStep | PrefillStep | DecodeStep
+@dataclass(frozen=True, slots=True)
+class AcceptanceStep:
+    """Answers to one draw of prompts of one text type."""
+
+    arm: str
+    text_type: str
+    repeat: int
+
+
+Step = IdleStep | PrefillStep | DecodeStep | AcceptanceStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,14 @@ def plan(config: SweepConfig, metered: bool) -> list[Launch]:
         steps += _decode_steps(config, arm)
         if arm.name == NO_DRAFTER and config.prefill is not None:
             steps += [PrefillStep(arm.name, tokens) for tokens in config.prefill.prompt_tokens]
+        if arm.speculates and config.acceptance is not None:
+            steps += [
+                AcceptanceStep(arm.name, text_type, repeat)
+                for repeat in range(config.acceptance.repeats)
+                for text_type in config.acceptance.text_types
+            ]
+        if not steps:
+            continue
         launches.append(Launch(arm, tuple(steps)))
     if config.drift is not None:
         first = config.arms[0]
@@ -113,6 +133,8 @@ def left_to_do(launches: Sequence[Launch], cells: Iterable[Cell]) -> list[Launch
             others.add(PrefillStep(cell.arm, cell.prompt_tokens))
         elif isinstance(cell, IdleCell):
             others.add(IdleStep(cell.arm))
+        elif isinstance(cell, AcceptanceCell):
+            others.add(AcceptanceStep(cell.arm, cell.text_type, cell.repeat))
     left = []
     for launch in launches:
         steps: list[Step] = []
@@ -170,6 +192,9 @@ class Pace:
         if isinstance(step, PrefillStep):
             window_s = config.prefill.window_s if config.prefill else 0.0
             return window_s + _OVERHEAD_S + 2 * step.prompt_tokens / _PROMPT_TOKENS_PER_S
+        if isinstance(step, AcceptanceStep):
+            settings = config.acceptance
+            return settings.prompts_per_type * settings.answer_tokens / _ANSWER_TOKENS_PER_S if settings else 0.0
         prompts_s = step.batch * step.prompt_tokens / _PROMPT_TOKENS_PER_S
         one_s = config.decode.window_s + _OVERHEAD_S + prompts_s
         if step.method == "difference":

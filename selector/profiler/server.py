@@ -95,7 +95,7 @@ class ProcessLauncher:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{arm.name}.log"
         began_s = self._clock.now()
-        process = _start(argv, env, log)
+        process = start_process(argv, env, log)
         try:
             async with open_session() as session:
                 client = SglangClient(session, f"http://127.0.0.1:{self._config.server.port}", self._clock.now)
@@ -108,7 +108,7 @@ class ProcessLauncher:
                 raise
             raise UpstreamError(f"{failed}; the server ended with status {process.returncode}:\n{tail(log)}") from None
         finally:
-            await _stop(process, self._clock)
+            await stop_process(process, self._clock)
 
     async def _ready(self, client: SglangClient, process: subprocess.Popen[bytes], log: Path, began_s: float) -> None:
         limit_s = self._config.server.startup_timeout_s
@@ -146,7 +146,11 @@ def tail(log: Path, lines: int = _TAIL_LINES) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def _start(argv: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+def start_process(argv: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Starts a server in a process group of its own; its command line and output go to the end of `log`.
+
+    Raises `UpstreamError` when it cannot be run at all.
+    """
     with log.open("ab") as output:
         output.write(f"\n$ {' '.join([*(f'{k}={v}' for k, v in env.items()), *argv])}\n".encode())
         output.flush()
@@ -163,8 +167,8 @@ def _start(argv: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess
             raise UpstreamError(f"cannot run {argv[0]} ({failed.strerror})") from None
 
 
-async def _stop(process: subprocess.Popen[bytes], clock: Clock) -> None:
-    """SIGTERM to the server's process group, SIGKILL to what is left of it after a while."""
+async def stop_process(process: subprocess.Popen[bytes], clock: Clock) -> None:
+    """SIGTERM to the process group of a `start_process`, SIGKILL to what is left of it; returns when all are gone."""
     _signal(process.pid, signal.SIGTERM)
     deadline_s = clock.now() + _STOP_GRACE_S
     while process.poll() is None and clock.now() < deadline_s:

@@ -10,8 +10,10 @@ left; the next run tries them again.
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,10 +24,14 @@ from selector.profiler.cells import Cell, FailedStep, Origin, append_cell, mend,
 from selector.profiler.client import random_prompts
 from selector.profiler.config import SweepConfig
 from selector.profiler.measure import Bench, Served, describe, measure
-from selector.profiler.plan import Launch, Pace, Step, left_to_do, plan
+from selector.profiler.plan import AcceptanceStep, Launch, Pace, Step, left_to_do, plan
 from selector.profiler.server import RunningServer
 
 _WARM_UP_TOKENS = 64
+_STEP_TIMEOUT_S = 150.0
+"""No step cost takes this long to measure; one that does is given up so that the rest gets its turn."""
+_ANSWERS_TIMEOUT_S = 3_600.0
+"""Nor do the answers of one acceptance step, on a CPU even."""
 
 
 class Observer(Protocol):
@@ -61,9 +67,6 @@ class SweepResult:
 
 class _DeadlineError(Exception):
     """The next step would end after the deadline."""
-
-_STEP_TIMEOUT_S = 150.0
-"""No step of a sweep takes this long; one that does is given up so that the rest gets its turn."""
 
 
 class Sweep:
@@ -138,12 +141,16 @@ class Sweep:
         """One step; a reading that cannot be used is recorded, a server that no longer answers ends the launch."""
         self._require(self._pace.step_s(step))
         began_s = self._bench.clock.now()
+        limit_s = _ANSWERS_TIMEOUT_S if isinstance(step, AcceptanceStep) else _STEP_TIMEOUT_S
         try:
-            async with asyncio.timeout(_STEP_TIMEOUT_S):
+            async with asyncio.timeout(limit_s):
                 cell = await measure(step, self._config, self._bench, on, origin)
         except TimeoutError:
             self._done(step)
-            self._fail(describe(step), f"took longer than {_STEP_TIMEOUT_S:g} s", origin)
+            self._fail(describe(step), f"took longer than {limit_s:g} s", origin)
+            if on is not None:
+                with suppress(UpstreamError):  # the next step finds out what is wrong with the server
+                    await on.server.client.abort_all()
             return
         except (MeterError, UpstreamError) as refused:
             if isinstance(refused, UpstreamError) and not (on and await on.server.client.healthy()):
@@ -224,5 +231,18 @@ def _count(launches: Sequence[Launch]) -> int:
 
 
 def run_sweep(sweep: Sweep) -> SweepResult:
-    """Runs a sweep to its end on an event loop of its own."""
-    return asyncio.run(sweep.run())
+    """Runs a sweep to its end on an event loop of its own.
+
+    SIGTERM ends it as Ctrl-C does, with `KeyboardInterrupt`: the server is stopped, and what was measured is on disk.
+    """
+
+    async def stoppable() -> SweepResult:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await sweep.run()
+
+    try:
+        return asyncio.run(stoppable())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

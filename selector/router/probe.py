@@ -47,9 +47,7 @@ async def probe_fleet(loaded: LoadedFleet, environ: Mapping[str, str] = os.envir
     return tuple(task.result() for task in tasks)
 
 
-async def _probe(
-    session: aiohttp.ClientSession, loaded: LoadedFleet, index: int, environ: Mapping[str, str]
-) -> Probe:
+async def _probe(session: aiohttp.ClientSession, loaded: LoadedFleet, index: int, environ: Mapping[str, str]) -> Probe:
     backend, spec = loaded.fleet.backends[index], loaded.specs[index]
     profile = loaded.profiles[backend.profile]
     place = f"{loaded.where}: backends[{index}] {backend.name}"

@@ -69,9 +69,7 @@ def backend_views(draw: st.DrawFn, spec: BackendSpec) -> BackendView:
     """The backend at any load, some of it foreign, up or down."""
     groups = draw(
         st.lists(
-            st.builds(
-                LoadGroup, text_type=text_types, tbt_target_ms=tbt_targets_ms, requests=st.integers(1, 12)
-            ),
+            st.builds(LoadGroup, text_type=text_types, tbt_target_ms=tbt_targets_ms, requests=st.integers(1, 12)),
             max_size=4,
             unique_by=lambda group: (group.text_type, group.tbt_target_ms),
         )

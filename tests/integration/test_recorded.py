@@ -73,9 +73,7 @@ class Response:
     @property
     def telling_headers(self) -> dict[str, str]:
         """Headers by name, those aside left out; of the length only that it is there."""
-        return {
-            name: "" if name == "content-length" else value for name, value in self.headers if name not in _ASIDE
-        }
+        return {name: "" if name == "content-length" else value for name, value in self.headers if name not in _ASIDE}
 
     @property
     def content_type(self) -> str:

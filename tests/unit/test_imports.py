@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "selector"
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "core": (),
     "files": ("core",),
-    "profiler": ("core", "files"),
+    "profiler": ("core", "files", "data"),
     "simulator": ("core", "files"),
     # The emulator is the simulator's server model on a real clock, and that alone.
     "emulator": ("core", "files", "simulator.server", "simulator.draws", "simulator.job"),
@@ -31,9 +31,33 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 
 IMPURE = frozenset(
     {
-        "aiohttp", "asyncio", "concurrent", "datetime", "fastapi", "http", "httpx", "io", "logging", "multiprocessing",
-        "os", "pathlib", "pydantic", "queue", "random", "secrets", "select", "shutil", "signal", "socket", "subprocess",
-        "tempfile", "threading", "time", "urllib", "uuid", "uvicorn",
+        "aiohttp",
+        "asyncio",
+        "concurrent",
+        "datetime",
+        "fastapi",
+        "http",
+        "httpx",
+        "io",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "pydantic",
+        "queue",
+        "random",
+        "secrets",
+        "select",
+        "shutil",
+        "signal",
+        "socket",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "time",
+        "urllib",
+        "uuid",
+        "uvicorn",
     }
 )
 """Modules that bring I/O, a clock, concurrency, hidden randomness or file schemas into the core."""

@@ -146,7 +146,6 @@ def test_a_request_that_comes_while_the_loop_is_late_still_comes_after_what_was_
 
 async def test_more_waits_for_tokens_and_end_for_the_end() -> None:
 
-
     clock = ManualClock()
     engine = engine_on(clock, "none")
     generation, other = engine.submit(order(3)), engine.submit(order(3))

@@ -71,9 +71,7 @@ def test_energy_is_conserved_and_rises_steadily(
             read()
         clock.advance_to(target_s)
         read()
-        made = Order(
-            rid=f"r{number}", prompt_tokens=prompt, answer_tokens=tokens, text_type="code", draw_key=number
-        )
+        made = Order(rid=f"r{number}", prompt_tokens=prompt, answer_tokens=tokens, text_type="code", draw_key=number)
         submitted.append((engines[server], engines[server].submit(made)))
         if abort:
             engine, generation = submitted[number // 2]

@@ -82,9 +82,7 @@ except SystemExit:
         (["simulate", "--trace", "t", "--fleet", "f", "--polcy", "p"], "unrecognized arguments: --polcy p"),
     ],
 )
-def test_a_mistake_is_told_and_exits_with_2(
-    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_told_and_exits_with_2(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exited(*argv) == 2
     printed = capsys.readouterr()
     assert (words in printed.err, printed.out) == (True, "")

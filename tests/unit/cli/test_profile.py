@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,15 @@ import pytest
 from selector.cli import profile
 from selector.errors import InputError
 from selector.files.profile import load_profile
-from selector.profiler.cells import DecodeCell, DecodeRepeat, Metered, Origin, append_cell
+from selector.profiler.cells import (
+    AcceptanceCell,
+    AnswerCounts,
+    DecodeCell,
+    DecodeRepeat,
+    Metered,
+    Origin,
+    append_cell,
+)
 
 KIT = Path(__file__).parents[3] / "bench" / "h200" / "qwen3-8b.toml"
 
@@ -67,7 +78,7 @@ def test_cells_become_a_profile_and_a_report(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--assemble"], "needs --base and --write"),
+        (["--assemble"], "needs --write"),
         (["--base", "x"], "add --assemble"),
         (["--assemble", "--base", "x", "--write", "y"], "no shipped profile"),
     ],
@@ -109,3 +120,99 @@ def test_a_server_that_cannot_start_is_a_failure_that_later_runs_try_again(
     assert "FAILED server of none: cannot run" in printed.err
 
 
+def test_a_text_type_without_prompts_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"text_type": "code", "prompt": "x"}')
+    sweep = tmp_path / "sweep.toml"
+    sweep.write_text(
+        'version = 1\noutput_name = "x"\n[target]\nname = "M"\nmodel = "m"\nweights = "real"\n'
+        '[gpu]\nname = "CPU"\npeak_tflops = 1\nbandwidth_tb_s = 1\n[server]\ncontext_length = 64\n'
+        'url = "http://127.0.0.1:1"\n[acceptance]\nprompts = "p.jsonl"\ntext_types = ["code"]\n'
+        '[[arms]]\nname = "ngram-4"\nalgorithm = "NGRAM"\nverify_tokens = 4\n'
+    )
+    with pytest.raises(InputError, match=r"p\.jsonl: has 1 prompts of code, fewer than acceptance\.repeats 3"):
+        run("--config", str(sweep), "--out", str(tmp_path / "out"))
+
+
+def test_accept_lengths_are_shown_and_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = AnswerCounts(
+        prompt="p", prompt_tokens=5, completion_tokens=17, verify_passes=10, accepted_drafts=6,
+        accepted_histogram=(4, 6),
+    )  # fmt: skip
+    measured = AcceptanceCell(
+        arm="eagle3-k1", text_type="code", repeat=0, answer_tokens=64, temperature=0, answers=(answer,),
+        origin=Origin(host="h", weights="real", date="2026-01-01T00:00:00+00:00"),
+    )  # fmt: skip
+    other = tmp_path / "real"
+    other.mkdir()
+    append_cell(other / "cells.jsonl", measured)
+    common = ["--config", str(KIT), "--out", str(other)]
+    assert run(*common, "--accepted") == 0
+    assert "1.600" in capsys.readouterr().out
+    assert run(*common, "--accepted", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["accept_length"] == 1.6
+    new = tmp_path / "new.json"
+    table = KIT.parents[2] / "profiles" / "raw" / "acceptance_published.csv"
+    assert run(*common, "--assemble", "--base", "h200__qwen3-8b", "--published", str(table), "--write", str(new)) == 0
+    assert load_profile(str(new)).arms["eagle3-k1"].acceptance["code"].mean == 1.6
+    out = tmp_path / "cost"
+    out.mkdir()
+    for batch in (1, 8, 32, 64):
+        append_cell(out / "cells.jsonl", cell(batch, 512))
+        append_cell(out / "cells.jsonl", cell(batch, 512).model_copy(update={"arm": "eagle3-k1"}))
+    assemble = ["--config", str(KIT), "--out", str(out), "--assemble", "--base", "h200__qwen3-8b", "--join", str(other)]
+    assert run(*assemble, "--write", str(new), "--json") == 0
+    joined = load_profile(str(new)).arms["eagle3-k1"]
+    assert joined.acceptance["code"].mean == 1.6
+    assert [point.batch for point in joined.cells] == [1, 8, 32, 64]
+
+
+SERVER = """\
+import http.server, json, pathlib, sys, threading
+class Answer(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_): pass
+    def do_GET(self):
+        body = json.dumps({"version": "0", "loads": [{"num_running_reqs": 0, "num_waiting_reqs": 0}]}).encode()
+        self.send_response(200); self.send_header("content-length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def do_POST(self):
+        length = int(self.headers["content-length"]); asked = json.loads(self.rfile.read(length))
+        if self.path == "/v1/chat/completions":
+            pathlib.Path(PIDS).write_text(str(__import__("os").getpid()))
+            threading.Event().wait()
+        body = json.dumps([{"meta_info": {"completion_tokens": 64}}]).encode()
+        self.send_response(200); self.send_header("content-length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Answer).serve_forever()
+"""
+
+
+def test_sigterm_stops_the_server_that_the_sweep_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pid"
+    script = tmp_path / "server.py"
+    script.write_text(SERVER.replace("PIDS", repr(str(pids))))
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text('{"vocab_size": 100}')
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    sweep = tmp_path / "sweep.toml"
+    sweep.write_text(
+        'version = 1\noutput_name = "x"\n[target]\nname = "M"\nmodel = "m"\nweights = "real"\n'
+        f'[gpu]\nname = "CPU"\npeak_tflops = 1\nbandwidth_tb_s = 1\n[server]\ncontext_length = 64\n'
+        f'python = "{python}"\nport = {port}\nflags = ["--max-running-requests", "8"]\n'
+        '[acceptance]\ntext_types = ["code"]\n[[arms]]\nname = "ngram-4"\nalgorithm = "NGRAM"\nverify_tokens = 4\n'
+    )
+    command = [sys.executable, "-m", "selector", "profile", "--config", sweep, "--out", tmp_path / "out"]
+    process = subprocess.Popen([*command, "--models", tmp_path], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (pids.exists() and pids.read_text()) and time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.02)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    server = Path(f"/proc/{pids.read_text()}/stat")
+    assert not server.exists() or server.read_text().rpartition(")")[2].split()[0] == "Z"

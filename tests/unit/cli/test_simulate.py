@@ -300,8 +300,8 @@ def test_bad_rows_are_skipped_and_told(run: Run) -> None:
     assert code == 0
     assert "/conv [cut].csv: line 6: " in err, "brackets in a path are no markup"
     assert [line.split(": ", 1)[1] for line in err.splitlines()] == [
-        "line 6: has 0 prompt and 5 output tokens, not 1 or more of each",
-        "line 7: Invalid isoformat string: 'yesterday+00:00'",
+        "line 6: ContextTokens is '0', not between 1 and 2,147,483,647",
+        "line 7: TIMESTAMP is 'yesterday', not a date and time",
     ]
     assert document(run, trace=azure(ROWS) + BAD_ROWS)["trace"]["bad_rows"] == 2
 
@@ -309,7 +309,16 @@ def test_bad_rows_are_skipped_and_told(run: Run) -> None:
 def test_many_bad_rows_are_summed_up(run: Run) -> None:
     _, _, err = run(trace=azure(ROWS) + "x,1,1\n" * 9)
     assert err.count("\n") == 6
-    assert err.endswith("skipped 4 more bad rows\n")
+    assert "skipped 4 more bad rows of " in err.splitlines()[-1]
+
+
+def test_requests_that_failed_in_the_trace_are_told_and_no_reason_to_refuse_it(run: Run) -> None:
+    rows = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n1,GPT-4,5,6,11,API log\n"
+    trace = rows + "2,GPT-4,5,0,5,API log\n" * 3
+    code, _, err = run("--strict", trace=trace)
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("left out 3 rows of ") and err.endswith("conv.csv: failed, 0 response tokens\n")
+    assert document(run, trace=trace)["trace"]["skipped"] == {"failed, 0 response tokens": 3}
 
 
 OWN_POLICY = "class Params: pass\n"
@@ -321,7 +330,7 @@ OWN_POLICY = "class Params: pass\n"
         (["--trace", "{tmp}/nope.csv"], {}, "nope.csv: there is no such trace"),
         (["--fleet", "{tmp}/nope.toml"], {}, "nope.toml: there is no such fleet file"),
         ([], {"trace": "a,b\n1,2\n"}, "conv.csv: line 1: starts with 'a,b', which is no known trace format"),
-        (["--strict"], {"trace": azure(ROWS) + BAD_ROWS}, "conv.csv: line 6: has 0 prompt"),
+        (["--strict"], {"trace": azure(ROWS) + BAD_ROWS}, "conv.csv: line 6: ContextTokens is '0'"),
         (["--policy", "nope"], {}, "policy 'nope': no shipped policy has this name"),
         (["--policy", "{tmp}/nope.py"], {}, "nope.py"),
         (["--policy", "{tmp}/own.py"], {}, "own.py: has no dataclass Params"),
@@ -375,8 +384,11 @@ def test_a_class_that_the_fleet_lacks_is_named(run: Run) -> None:
     assert (code, out) == (2, "")
     assert "fleet.toml: slo.classes: has no class 'batch'" in err and err.count("\n") == 1
     answer = document(run, "--tbt-target-ms", "25", trace=log, name="decisions.jsonl")
-    assert answer["trace"] | {"name": ""} == {
-        "name": "", "kind": "decisions", "requests": 1, "bad_rows": 0, "rate_scale": 1.0, "text_mix": None,
+    (source,) = answer["trace"].pop("sources")
+    assert answer["trace"] == {
+        "name": "decisions", "kind": "decisions", "requests": 1, "bad_rows": 0, "skipped": {}, "rate_scale": 1.0,
+        "text_mix": None,
     }  # fmt: skip
+    assert (source["text_mix"], source["text_mix_from"], source["text_types_assumed"]) == (None, "trace", 0)
     assert answer["results"][0]["attainment_by_text_type"] == {"code": 1.0}
     assert "its own text types" in run("--tbt-target-ms", "25", trace=log, name="decisions.jsonl")[1]

@@ -24,9 +24,7 @@ WIDTHS = {"none": 1, "dspark-8": 8, "eagle3-k1": 2}
 def model(prior_passes: float = 100.0, half_life_passes: float = 1e9, spread: float = 0.0) -> AcceptanceModel:
     prior = {text_type: AcceptancePrior(mean=3.0, request_spread=spread) for text_type in TEXT_TYPES}
     prior["romansh"] = AcceptancePrior(mean=1.5, request_spread=spread)
-    return AcceptanceModel(
-        {"dspark-8": prior}, WIDTHS, prior_passes=prior_passes, half_life_passes=half_life_passes
-    )
+    return AcceptanceModel({"dspark-8": prior}, WIDTHS, prior_passes=prior_passes, half_life_passes=half_life_passes)
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,13 @@ def test_a_longer_context_costs_no_less_beyond_batches_whose_difference_shrinks_
 @pytest.mark.parametrize(
     ("batch", "context", "inside"),
     [
-        (1, 1000, True), (4, 3000, True), (2.5, 2000, True),
-        (0.5 + 0.5, 999, False), (1, 3001, False), (4.001, 2000, False), (5, 1000, False),
+        (1, 1000, True),
+        (4, 3000, True),
+        (2.5, 2000, True),
+        (0.5 + 0.5, 999, False),
+        (1, 3001, False),
+        (4.001, 2000, False),
+        (5, 1000, False),
     ],
 )
 def test_a_point_outside_the_cells_is_flagged(batch: float, context: float, inside: bool) -> None:
@@ -142,8 +147,12 @@ PREFILL = PrefillCost([(1000, 10, 7), (3000, 50, 30)])
 @pytest.mark.parametrize(
     ("tokens", "after", "expected"),
     [
-        (500, 0, (5, 3.5)), (1000, 0, (10, 7)), (2000, 0, (30, 18.5)),
-        (4000, 0, (70, 41.5)), (1000, 1000, (20, 11.5)), (0, 500, (0, 0)),
+        (500, 0, (5, 3.5)),
+        (1000, 0, (10, 7)),
+        (2000, 0, (30, 18.5)),
+        (4000, 0, (70, 41.5)),
+        (1000, 1000, (20, 11.5)),
+        (0, 500, (0, 0)),
     ],
 )
 def test_prefill_is_linear_between_points_and_goes_on_beyond(
@@ -159,9 +168,7 @@ def test_prefill_points_that_fall_are_refused(points: list[tuple[float, float, f
 
 
 def test_the_active_energy_of_a_step_leaves_out_idling() -> None:
-    cost = ArmCost(
-        arm="a", verify_tokens=4, step=GRID, prefill=PREFILL, idle=IdlePower(bare_w=80.0, served_w=100.0)
-    )
+    cost = ArmCost(arm="a", verify_tokens=4, step=GRID, prefill=PREFILL, idle=IdlePower(bare_w=80.0, served_w=100.0))
     assert [cost.idle.watts(servers) for servers in (0, 1, 3)] == [80.0, 100.0, 100.0]
     assert cost.active_step_j(1, 1000, idle_w=100.0) == pytest.approx(2 - 100 * 5e-3)
     assert cost.active_step_j(0, 1000, idle_w=100.0) == 0.0

@@ -19,9 +19,7 @@ from tests.fleets import backend_spec, fleet_view, policy_context, request_view,
         (8_000, 1, False),
     ],
 )
-def test_prompt_and_answer_must_fit_the_context(
-    prompt_tokens: int, max_output_tokens: int | None, fits: bool
-) -> None:
+def test_prompt_and_answer_must_fit_the_context(prompt_tokens: int, max_output_tokens: int | None, fits: bool) -> None:
     request = request_view(prompt_tokens=prompt_tokens, max_output_tokens=max_output_tokens)
     assert within_context(request, 1_024) is fits
     assert can_ever_serve(request, backend_spec("b", "none", max_context_tokens=1_024)) is fits

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import pytest
 
 from selector.core.acceptance import step_variance
-from selector.core.prediction import AcceptLengths, Prediction, RunningLoad, goodput, predict
+from selector.core.prediction import AcceptLengths, Bursts, Prediction, RunningLoad, goodput, predict
 from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, slow_factor
 from selector.core.types import TEXT_TYPES, BackendView, LoadGroup, RequestView
 from tests.fleets import acceptance_model, arm_cost, backend_spec, backend_view, request_view
@@ -77,13 +77,27 @@ def test_prefill_stretches_time_and_leaves_energy() -> None:
 def test_bursts_of_prefill_delay_beyond_its_share() -> None:
     request = request_view(prompt_tokens=575, expected_output_tokens=250.0)
     steady = predicted(request, prefill_frac=0.25)
-    bursty = predict(request, backend_view(SPEC), SPEC, ACCEPTANCE, quantile=0.9, prefill_frac=0.25, dispersion_s=0.1)
+    bursty = predict(request, backend_view(SPEC), SPEC, ACCEPTANCE, quantile=0.9, prefill_frac=0.25, bursts=Bursts(0.1))
     decode_s = SHORT_ANSWER_FRAC * 250.0 / 4.5 * 7.1e-3
     mean, slow = ACCEPTANCE.accept_lengths("dspark-8", "code", None, 250.0, 0.9)
     factor = slow_factor(normal_deviate(0.9), 1.0 - slow / mean, 0.1, 0.25, decode_s)
     assert bursty.tbt_ms == pytest.approx(steady.mean_tbt_ms * factor)
     assert bursty.tbt_ms > 1.1 * steady.tbt_ms
     assert bursty.pace_ms == steady.pace_ms
+
+
+def test_the_rest_of_a_burst_is_prefilled_before_the_next_token() -> None:
+    """Between nothing and 0.25 · 2 s of prefill more within a short answer of 250 / 3 tokens."""
+    request = request_view(prompt_tokens=575, expected_output_tokens=250.0)
+    calm = predicted(request, prefill_frac=0.25)
+    bursty = predict(
+        request, backend_view(SPEC), SPEC, ACCEPTANCE, quantile=0.9, prefill_frac=0.25, bursts=Bursts(0.0, 2.0)
+    )
+    burst_ms = 1e3 * 0.25 * 2.0 / (SHORT_ANSWER_FRAC * 250.0)
+    assert bursty.mean_tbt_ms == pytest.approx(calm.mean_tbt_ms + 0.5 * burst_ms)
+    assert bursty.mean_tbt_ms < bursty.tbt_ms < calm.tbt_ms + burst_ms
+    idle = predict(request, backend_view(SPEC), SPEC, ACCEPTANCE, quantile=0.9, bursts=Bursts(0.0, 2.0))
+    assert idle.tbt_ms == predicted(request).tbt_ms, "a backend that gets no prompts feels no burst"
 
 
 def test_servers_that_take_turns_are_slower_for_the_same_energy() -> None:

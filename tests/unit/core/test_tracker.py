@@ -114,9 +114,7 @@ def test_foreign_requests_take_the_context_of_ours_or_else_the_polled_one(tracke
 
 
 def test_a_poll_brings_waiting_requests_limits_and_its_time(tracker: FleetTracker) -> None:
-    tracker.polled(
-        "b0", LoadSignal(running=2, waiting=3, max_running_requests=48, max_kv_tokens=120_000), now_s=7.25
-    )
+    tracker.polled("b0", LoadSignal(running=2, waiting=3, max_running_requests=48, max_kv_tokens=120_000), now_s=7.25)
     view = view_of(tracker, now_s=8.0)
     assert (view.waiting, view.polled_s) == (3, 7.25)
     assert (view.max_running_requests, view.max_kv_tokens) == (48, 120_000)

@@ -84,9 +84,7 @@ def timed(number: int, due_s: float = 0.0, **headers: str) -> TimedRequest:
     )
 
 
-def replayed(
-    handler: Handler, requests: Sequence[TimedRequest], **options: Any
-) -> tuple[list[Answer], list[Received]]:
+def replayed(handler: Handler, requests: Sequence[TimedRequest], **options: Any) -> tuple[list[Answer], list[Received]]:
     """Replays `requests` against a server with that handler, on a clock that skips its waits."""
 
     async def main() -> tuple[list[Answer], list[Received]]:

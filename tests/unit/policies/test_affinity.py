@@ -69,9 +69,7 @@ def test_within_the_arm_the_least_loaded_serves_and_without_it_any() -> None:
         ({"context_tokens": float("nan")}, "policy affinity: context_tokens: is nan; must be ≥ 0"),
     ],
 )
-def test_parameters_that_cannot_be_are_refused(
-    params: dict[str, object], message: str, context: PolicyContext
-) -> None:
+def test_parameters_that_cannot_be_are_refused(params: dict[str, object], message: str, context: PolicyContext) -> None:
     with pytest.raises(PolicyError) as refused:
         load_policy_file("affinity").make(params, context)
     assert str(refused.value).startswith(message)

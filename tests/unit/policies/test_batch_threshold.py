@@ -96,9 +96,7 @@ def test_a_request_that_the_arm_in_force_cannot_serve_goes_to_the_other() -> Non
         ({"speculating_arm": "none"}, "speculating_arm: is 'none', as is plain_arm"),
     ],
 )
-def test_parameters_that_cannot_be_are_refused(
-    params: dict[str, object], message: str, context: PolicyContext
-) -> None:
+def test_parameters_that_cannot_be_are_refused(params: dict[str, object], message: str, context: PolicyContext) -> None:
     with pytest.raises(PolicyError) as refused:
         load_policy_file("batch_threshold").make(params, context)
     assert str(refused.value).startswith(f"policy batch_threshold: {message}")

@@ -26,6 +26,7 @@ from selector.profiler.cells import (
 )
 from selector.profiler.checks import Ceiling, leave_one_out, out_of_order
 from selector.profiler.config import SweepConfig
+from selector.profiler.modelsize import ModelSize
 
 ORIGIN = Origin(
     argv=("python3", "-m", "sglang.launch_server", "--model-path", "m x"),
@@ -241,9 +242,7 @@ def test_a_step_faster_than_memory_allows_is_refused() -> None:
 
 
 def test_a_step_faster_than_its_arithmetic_is_refused() -> None:
-    wide = CONFIG.model_copy(
-        update={"arms": (CONFIG.arms[0], CONFIG.arms[1].model_copy(update={"verify_tokens": 32}))}
-    )
+    wide = CONFIG.model_copy(update={"arms": (CONFIG.arms[0], CONFIG.arms[1].model_copy(update={"verify_tokens": 32}))})
     with pytest.raises(InputError, match=r"eagle3-k2 batch 32 prompt 512: .* 1\.\d+ × the roofline"):
         assemble(wide, sweep(), base())
 
@@ -263,6 +262,20 @@ def test_a_profile_of_another_target_is_no_base() -> None:
     target = base().target.model_dump() | {"name": "Other"}
     with pytest.raises(InputError, match="profiles 'Other', the sweep is of 'M'"):
         assemble(CONFIG, sweep(), base(target=target))
+
+
+def test_a_first_profile_needs_no_older_one_but_the_sizes_of_its_target() -> None:
+    size = ModelSize(parameters=8e9, non_embedding_parameters=7e9, active_parameters=7e9, kv_bytes_per_token=100_000.0)
+    profile, _ = assemble(CONFIG, sweep(), None, size)
+    assert profile.target.kv_bytes_per_token == 100_000.0
+    assert profile.provenance[profile.target.provenance].kind == "derived"
+    assert (profile.gpu.count, profile.gpu.power_limit_w) == (1, 700.0)
+    assert profile.arms["eagle3-k2"].acceptance == {}
+    with pytest.raises(InputError, match="knows no sizes of the target"):
+        assemble(CONFIG, sweep(), None)
+    for kind, message in ((IdleCell, "lacks idle power"), (PrefillCell, "no prefill cell")):
+        with pytest.raises(InputError, match=message):
+            assemble(CONFIG, [cell for cell in sweep() if not isinstance(cell, kind)], None, size)
 
 
 def test_without_the_baseline_there_is_no_profile() -> None:
@@ -305,7 +318,8 @@ def test_leave_one_out_finds_the_cell_that_does_not_fit() -> None:
 
 
 def test_the_roofline_turns_from_memory_to_arithmetic() -> None:
-    ceiling = Ceiling(flop_per_s=1e12, bytes_per_s=1e10, parameters=1e6, kv_bytes_per_token=0.0)
+    size = ModelSize(parameters=2e6, non_embedding_parameters=1e6, active_parameters=1e6, kv_bytes_per_token=0.0)
+    ceiling = Ceiling(flop_per_s=1e12, bytes_per_s=1e10, size=size)
     assert ceiling.step_floor_ms(1, 0, 1) == pytest.approx(2e6 / 1e10 * 1e3)
     assert ceiling.step_floor_ms(1000, 0, 1) == pytest.approx(2e6 * 1000 / 1e12 * 1e3)
     assert ceiling.prefill_floor_ms(1000) == pytest.approx(2e6 * 1000 / 1e12 * 1e3)

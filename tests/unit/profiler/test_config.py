@@ -13,7 +13,8 @@ from selector.profiler.config import load_config
 from selector.profiler.server import command_line
 
 KIT = Path(__file__).parents[3] / "bench" / "h200"
-EXAMPLE = (inspect.getdoc(module) or "").partition("\n\n")[2]
+DOCUMENTATION = (inspect.getdoc(module) or "").splitlines()
+EXAMPLE = "\n".join(line[4:] for line in DOCUMENTATION if line.startswith("    "))
 
 
 def written(tmp_path: Path, text: str) -> Path:

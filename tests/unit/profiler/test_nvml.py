@@ -10,7 +10,7 @@ import pytest
 
 from selector.errors import MeterError
 from selector.profiler.energy import ThrottleReason
-from selector.profiler.nvml import open_gpus
+from selector.profiler.nvml import gpu_count, open_gpus
 
 
 class NVMLError(Exception):
@@ -50,6 +50,9 @@ class FakeNvml:
 
     def answer_nvmlInit(self) -> None:
         return None
+
+    def answer_nvmlDeviceGetCount(self) -> int:
+        return 8
 
     def answer_nvmlSystemGetDriverVersion(self) -> str:
         return "580.159"
@@ -141,9 +144,7 @@ def test_a_counter_lost_later_is_a_meter_error() -> None:
 
 
 def test_what_a_board_need_not_tell_is_none() -> None:
-    api = FakeNvml(
-        nvmlDeviceGetComputeRunningProcesses=4, nvmlDeviceGetClockInfo=3, nvmlDeviceGetTemperature=3
-    )
+    api = FakeNvml(nvmlDeviceGetComputeRunningProcesses=4, nvmlDeviceGetClockInfo=3, nvmlDeviceGetTemperature=3)
     (gpu,), _ = open_gpus([0], api)
     state = gpu.state()
     assert (state.processes, state.sm_mhz, state.temperature_c) == (None, None, None)
@@ -154,3 +155,11 @@ def test_what_a_board_need_not_tell_is_none() -> None:
 def test_no_gpu_is_no_meter() -> None:
     with pytest.raises(MeterError, match="no GPU"):
         open_gpus([], FakeNvml())
+
+
+def test_the_gpus_of_a_host_are_counted() -> None:
+    assert gpu_count(FakeNvml()) == 8
+    with pytest.raises(MeterError, match=r"cannot count the GPUs \(no permission"):
+        gpu_count(FakeNvml(nvmlDeviceGetCount=4))
+    with pytest.raises(MeterError, match="the driver is not loaded"):
+        gpu_count(FakeNvml(nvmlInit=9))

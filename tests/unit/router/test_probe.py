@@ -127,9 +127,7 @@ async def test_a_server_that_never_answers_is_given_up_on() -> None:
     with socket.socket() as silent:  # accepts in the kernel, answers never
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        probe = await probed(
-            f"http://127.0.0.1:{silent.getsockname()[1]}", router="[router]\npoll_timeout_s = 0.05\n"
-        )
+        probe = await probed(f"http://127.0.0.1:{silent.getsockname()[1]}", router="[router]\npoll_timeout_s = 0.05\n")
     assert probe.findings[0].problem == "did not answer /ready in time"
 
 

@@ -42,7 +42,10 @@ def published_acceptance(
     provenance: dict[str, Provenance],
     note: str | None = None,
 ) -> dict[str, Acceptance]:
-    """Accept length of an arm for every text type; adds what it cites to `provenance`. Empty without a drafter."""
+    """Accept length of an arm for every text type; adds what it cites to `provenance`.
+
+    Empty without a drafter, and for an algorithm of which the table has no row.
+    """
     if verify_tokens == 1:
         return {}
     provenance["assumed-spread"] = Provenance(
@@ -54,6 +57,8 @@ def published_acceptance(
     if algorithm == "NGRAM":
         return _of_lookup(verify_tokens, published, provenance)
     rows = [row for row in published if row["source_id"] == SOURCE_ID and row["algorithm"] == algorithm]
+    if not rows:
+        return {}
     width = int(rows[0]["draft_tokens"])
     cited = _cite(f"accept-{arm}", rows, width, verify_tokens, provenance, note)
     survival: dict[str, float] = {}
@@ -75,6 +80,8 @@ def _of_lookup(
     verify_tokens: int, published: Iterable[Row], provenance: dict[str, Provenance]
 ) -> dict[str, Acceptance]:
     rows = [row for row in published if row["algorithm"] == LOOKUP]
+    if not rows:
+        return {}
     provenance["assumed-ngram"] = Provenance(
         kind="assumed",
         source=f"mean of prompt lookup decoding on {', '.join(row['model'] for row in rows)}: {rows[0]['source_url']}",
@@ -86,9 +93,7 @@ def _of_lookup(
     return {text_type: _entry(rate, verify_tokens, "assumed-ngram") for text_type in types}
 
 
-def _entry(
-    survival_rate: float, verify_tokens: int, key: str, origin: tuple[float, int] | None = None
-) -> Acceptance:
+def _entry(survival_rate: float, verify_tokens: int, key: str, origin: tuple[float, int] | None = None) -> Acceptance:
     return Acceptance(
         mean=round(accept_length_of(survival_rate, verify_tokens), 4),
         provenance=key,

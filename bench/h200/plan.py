@@ -1,0 +1,173 @@
+"""Writes the sweep file of a target on one H200, for the drafters that its model folder has configurations of.
+
+    python bench/h200/plan.py Qwen3-14B --models models > qwen3-14b.toml
+    python bench/h200/plan.py Qwen3-8B --models models --grid full --arms none,dspark-8 --repeats 3 > more.toml
+
+Grids: `first` is batch 1, 8, 32, 64 x 512 and 2048 tokens and 8 x 8192; `reduced` is batch 1, 8, 32, 64 x 512 and
+8 x 2048; `full` is batch 1, 2, 4, 8, 16, 32, 64 x 512, 2048, 8192, and 32768 up to batch 8. `--no-graphs` switches CUDA
+graphs off, for a profile of its own. The sweep resumes: a larger plan over the same OUT measures only what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+COMMON = (
+    "--mem-fraction-static", "0.80", "--max-running-requests", "64", "--chunked-prefill-size", "8192",
+)  # fmt: skip
+MEASURING = (
+    "--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache", "--skip-server-warmup",
+    "--sampling-backend", "pytorch", "--grammar-backend", "none", "--random-seed", "1", "--log-level", "warning",
+    "--disable-prefill-cuda-graph",
+)  # fmt: skip
+GRIDS = {
+    "first": [([1, 8, 32, 64], [512, 2048]), ([8], [8192])],
+    "reduced": [([1, 8, 32, 64], [512]), ([8], [2048])],
+    "full": [([1, 2, 4, 8, 16, 32, 64], [512, 2048, 8192]), ([1, 2, 4, 8], [32768])],
+}
+MTP_TARGETS = ("Qwen3.6-27B", "Qwen3.6-35B-A3B", "GLM-4.7-Flash", "JoyAI-LLM-Flash")
+"""Targets with multi-token-prediction heads of their own."""
+FULL_ATTENTION_3 = ("Qwen3", "Llama")
+"""Targets whose attention runs on the backend that SGLang takes on Hopper; named, so that all arms have it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafter:
+    """One arm as the sweep file has it."""
+
+    name: str
+    algorithm: str
+    verify_tokens: int
+    accept: float
+    draft: str | None = None
+    steps: int | None = None
+    flags: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+
+def drafters(target: str, models: Path) -> list[Drafter]:
+    """Every arm that the target has a configuration for, the cheapest to learn from first."""
+    found = [Drafter(name="none", algorithm="none", verify_tokens=1, accept=1.0)]
+    dspark, dflash, eagle3 = (f"{target}-{kind}" for kind in ("dspark", "dflash", "eagle3"))
+    if (models / dspark).is_dir():
+        gamma = int(_config(models / dspark).get("block_size", 7))
+        found.append(_block("dspark", "DSPARK", gamma + 1, dspark))
+    if (models / eagle3).is_dir():
+        found += [_eagle("eagle3", "EAGLE3", steps, eagle3) for steps in (1, 3, 5)]
+    if (models / dflash).is_dir():
+        block = int(_config(models / dflash).get("block_size", 16))
+        found.append(_block("dflash", "DFLASH", block, dflash))
+        found.append(_block("dflash", "DFLASH", 8, dflash, "--speculative-dflash-block-size", "8"))
+    found.append(
+        Drafter(
+            name="ngram-8", algorithm="NGRAM", verify_tokens=8, accept=2.0,
+            flags=("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8",
+                   "--speculative-ngram-max-bfs-breadth", "1"),
+        )
+    )  # fmt: skip
+    if target in MTP_TARGETS:
+        found += [_eagle("mtp", "NEXTN", steps, None) for steps in (1, 3)]
+    if (models / dspark).is_dir():
+        for mode in ("cap-accept", "compact"):
+            default = _block("dspark", "DSPARK", int(_config(models / dspark).get("block_size", 7)) + 1, dspark)
+            env = (("SGLANG_RAGGED_VERIFY_MODE", mode),)
+            found.append(
+                Drafter(
+                    name=f"{default.name}-{mode}", algorithm="DSPARK", verify_tokens=default.verify_tokens,
+                    accept=default.accept, draft=dspark, flags=default.flags, env=env,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _block(name: str, algorithm: str, width: int, draft: str, *more: str) -> Drafter:
+    flags = ("--speculative-algorithm", algorithm, "--speculative-draft-model-path", "{draft}", *more)
+    return Drafter(
+        name=f"{name}-{width}", algorithm=algorithm, verify_tokens=width, accept=4.0, draft=draft, flags=flags
+    )
+
+
+def _eagle(name: str, algorithm: str, steps: int, draft: str | None) -> Drafter:
+    path = () if draft is None else ("--speculative-draft-model-path", "{draft}")
+    flags = (
+        "--speculative-algorithm", algorithm, *path, "--speculative-num-steps", str(steps),
+        "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(steps + 1),
+    )  # fmt: skip
+    accept = {1: 1.7, 3: 3.0, 5: 3.5}[steps]
+    return Drafter(
+        name=f"{name}-k{steps}", algorithm=algorithm, verify_tokens=steps + 1, accept=accept, draft=draft, steps=steps,
+        flags=flags,
+    )  # fmt: skip
+
+
+def _config(folder: Path) -> dict[str, object]:
+    config: dict[str, object] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return config
+
+
+def toml(target: str, arms: Sequence[Drafter], args: argparse.Namespace) -> str:
+    """The sweep file."""
+    grid = GRIDS[args.grid]
+    batches = sorted({batch for some, _ in grid for batch in some})
+    graphs = ("--disable-cuda-graph",) if args.no_graphs else ("--cuda-graph-bs-decode", *map(str, batches))
+    attention = ("--attention-backend", "fa3") if target.startswith(FULL_ATTENTION_3) and "3.6" not in target else ()
+    name = f"h200__{target.lower()}{'-no-graphs' if args.no_graphs else ''}"
+    lines = [
+        "version = 1",
+        f'output_name = "{name}"',
+        f'\n[target]\nname = "{target}"\nmodel = "{target}"\nweights = "dummy"',
+        '\n[gpu]\nname = "H200"\nindices = [0]\npeak_tflops = 989\nbandwidth_tb_s = 4.8',
+        f"\n[server]\ncontext_length = 36864\nflags = {_list((*COMMON, *attention, *graphs))}",
+        f"measuring_flags = {_list(MEASURING)}\nstartup_timeout_s = 400",
+        f'\n[decode]\nmethod = "steady"\nwindow_s = 5.3\nrepeats = {args.repeats}\ncooldown_s = 0.5',
+        f"\n[prefill]\nprompt_tokens = {[128, 512, 2048, 8192] + ([32768] if args.grid != 'reduced' else [])}",
+    ]
+    lines += [f"\n[[grid]]\nbatches = {some}\nprompt_tokens = {tokens}" for some, tokens in grid]
+    lines.append("\n[drift]\nbatches = [1, 64]\nprompt_tokens = [512]")
+    for arm in arms:
+        lines.append(
+            f'\n[[arms]]\nname = "{arm.name}"\nalgorithm = "{arm.algorithm}"\nverify_tokens = {arm.verify_tokens}'
+        )
+        if arm.steps is not None:
+            lines.append(f"draft_steps = {arm.steps}\ntopk = 1")
+        if arm.draft is not None:
+            lines.append(f'draft = "{arm.draft}"')
+        if arm.verify_tokens > 1:
+            lines.append(f"imposed_accept_length = {arm.accept}\nflags = {_list(arm.flags)}")
+        if arm.env:
+            lines.append("env = { " + ", ".join(f'{key} = "{value}"' for key, value in arm.env) + " }")
+    return "\n".join(lines) + "\n"
+
+
+def _list(words: Sequence[str]) -> str:
+    return "[" + ", ".join(f'"{word}"' for word in words) + "]"
+
+
+def main() -> None:
+    """Prints the sweep file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", help="name of the target's folder")
+    parser.add_argument("--models", type=Path, required=True, help="folder of target and draft folders")
+    parser.add_argument("--grid", choices=sorted(GRIDS), default="reduced")
+    parser.add_argument("--arms", help="only these, separated by commas; default: every arm there is")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--no-graphs", action="store_true", help="without CUDA graphs")
+    args = parser.parse_args()
+    if not (args.models / args.target / "config.json").is_file():
+        parser.error(f"{args.models} has no {args.target}/config.json")
+    arms = drafters(args.target, args.models)
+    if args.arms:
+        wanted = args.arms.split(",")
+        missing = set(wanted) - {arm.name for arm in arms}
+        if missing:
+            parser.error(f"no arm {', '.join(sorted(missing))}; there are {', '.join(arm.name for arm in arms)}")
+        arms = sorted((arm for arm in arms if arm.name in wanted), key=lambda arm: wanted.index(arm.name))
+    print(toml(args.target, arms, args), end="")
+
+
+if __name__ == "__main__":
+    main()

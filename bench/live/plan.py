@@ -1,0 +1,145 @@
+"""What a live run does: the TOML file, and the cells it asks for.
+
+    version = 1
+    fleets = ["fleets/none.toml"]       # from this file's folder, one after the other; urls say where servers listen
+    trace = "azure_2023_conv.csv"       # path, or a shipped slice: azure_2023_conv, azure_2023_code
+    from_s = 0
+    seconds = 45                        # of the replayed clock; arrivals beyond are left out
+    seed = 1
+    max_prompt_tokens = 4000            # longer prompts and answers are cut to these
+    max_output_tokens = 400
+
+    [[loads]]                           # one or several
+    name = "16 running"
+    running = 16                        # mean requests in the system, for which the rate is worked out by simulation
+    # or rate = [[0, 1.0], [20, 6.0], [45, 1.0]]     times the trace's own rate, in straight lines over time
+
+    [[texts]]                           # one or several; how many of the requests are of which type
+    name = "half code, half romansh"
+    mix = { code = 0.5, romansh = 0.5 }
+
+    [accept.dspark-8]                   # accept lengths that are imposed, by arm and type; left out: the profile's
+    code = 5.28
+
+    targets_ms = [10]
+    policies = ["static:none", "min_energy"]     # "direct" sends past the router to the only backend
+
+    [servers]                           # how the fleet is started on a GPU host
+    python = "python3"
+    flags = ["--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache"]
+    drafts = { dspark-8 = "Qwen3-8B-dspark" }    # folders under --models
+    model = "Qwen3-8B"
+
+Every combination of fleet, load, text, target and policy is a cell, in that order of nesting, the policies innermost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from selector.core.types import TEXT_TYPES
+from selector.errors import InputError
+from selector.files.validation import FileModel, read_text, validated
+
+DIRECT = "direct"
+"""Stands for no router at all: requests go straight to the fleet's only backend."""
+
+
+class Load(FileModel):
+    """How many requests come."""
+
+    name: str
+    running: PositiveFloat | None = None
+    rate: tuple[tuple[Annotated[float, Field(ge=0)], PositiveFloat], ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Load:
+        if (self.running is None) == (self.rate is None):
+            raise ValueError("give either running or rate")
+        if self.rate is not None and [t for t, _ in self.rate] != sorted({t for t, _ in self.rate}):
+            raise ValueError("the times of rate must increase")
+        return self
+
+
+class Text(FileModel):
+    """Which types the requests are of."""
+
+    name: str
+    mix: dict[str, PositiveFloat] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _known(self) -> Text:
+        for text_type in self.mix:
+            if text_type not in TEXT_TYPES:
+                raise ValueError(f"mix has {text_type!r}, which is no text type")
+        return self
+
+
+class Servers(FileModel):
+    """How SGLang is started."""
+
+    python: str = "python3"
+    model: str
+    drafts: dict[str, str] = Field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    startup_timeout_s: PositiveFloat = 400.0
+
+
+class LivePlan(FileModel):
+    """The file."""
+
+    version: Literal[1]
+    fleets: tuple[str, ...] = Field(min_length=1)
+    trace: str
+    from_s: Annotated[float, Field(ge=0)] = 0.0
+    seconds: PositiveFloat = 45.0
+    seed: int = 1
+    max_prompt_tokens: PositiveInt = 4_000
+    max_output_tokens: PositiveInt = 400
+    loads: tuple[Load, ...] = Field(min_length=1)
+    texts: tuple[Text, ...] = Field(min_length=1)
+    targets_ms: tuple[PositiveFloat, ...] = ()
+    policies: tuple[str, ...] = Field(min_length=1)
+    accept: dict[str, dict[str, Annotated[float, Field(ge=1)]]] = Field(default_factory=dict)
+    servers: Servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveCell:
+    """One policy under one load, text and target."""
+
+    fleet: str
+    load: Load
+    text: Text
+    target_ms: float | None
+    policy: str
+
+    @property
+    def key(self) -> str:
+        """Tells cells apart in a file of results."""
+        target = f"{self.target_ms:g} ms" if self.target_ms is not None else "no target"
+        return " | ".join((Path(self.fleet).stem, self.load.name, self.text.name, target, self.policy))
+
+
+def load_plan(path: Path) -> LivePlan:
+    """Reads and validates a plan. Raises `InputError`."""
+    try:
+        data = tomllib.loads(read_text(path, "live plan", InputError))
+    except tomllib.TOMLDecodeError as bad:
+        raise InputError(str(path), f"is not TOML ({bad})", "correct that line") from None
+    return validated(LivePlan, data, str(path), InputError)
+
+
+def cells(plan: LivePlan) -> Iterator[LiveCell]:
+    """Every cell of a plan, in order."""
+    for fleet, load, text in itertools.product(plan.fleets, plan.loads, plan.texts):
+        for target_ms, policy in itertools.product(plan.targets_ms or (None,), plan.policies):
+            yield LiveCell(fleet=fleet, load=load, text=text, target_ms=target_ms, policy=policy)

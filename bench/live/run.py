@@ -1,0 +1,307 @@
+"""The router in front of running servers, measured against what the simulator says of the same requests.
+
+    python bench/live/run.py --plan bench/live/one-server.toml --out runs/live --models models      # on a GPU host
+    python bench/live/run.py --plan bench/live/one-server.toml --out runs/live --emulate            # anywhere
+    python bench/live/run.py --plan bench/live/one-server.toml --out runs/live --report
+
+Starts the servers of a fleet once, and then for every cell a router of its own; each finished cell is a line of
+OUT/results.jsonl at once, and a later run goes on with what is missing. `--stop-after` ends before a cell that would
+not fit. See plan.py for the file, README.md for what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import aiohttp
+from plan import DIRECT, LiveCell, LivePlan, cells, load_plan
+from report import print_report
+from servers import emulated, real
+from workload import Workload, simulated_result, trace_of, workload
+
+from selector.errors import SelectorError, UpstreamError
+from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
+from selector.files.profile import NO_DRAFTER, Acceptance, Profile, Provenance, load_profile, write_profile
+from selector.files.trace import Trace
+from selector.loadgen.live import LiveResult, read_energy, run_policy, summarise
+from selector.loadgen.replay import LagWatch, Replay
+
+_SAMPLE_S = 0.5
+_OVERHEAD_S = 15.0
+"""Of a cell beside its arrivals: the router's start, the last answers, the pause."""
+_PAUSE_S = 2.0
+_START_S = 100.0
+"""A guess at how long a real server takes to be ready."""
+
+
+def main() -> int:
+    """0: every cell is there or time is up; 1: a cell failed; 2: an input that cannot be used."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", type=Path, required=True, help="what to run (TOML)")
+    parser.add_argument("--out", type=Path, required=True, help="folder of results.jsonl, logs and decision logs")
+    parser.add_argument("--models", type=Path, help="folder of target and draft models, on a GPU host")
+    parser.add_argument("--emulate", action="store_true", help="emulated servers instead of real ones")
+    parser.add_argument("--time-scale", type=float, default=1.0, help="with --emulate: emulated seconds a second")
+    parser.add_argument("--stop-after", type=float, help="seconds after which no cell is started that would not fit")
+    parser.add_argument("--report", action="store_true", help="only show the results there are")
+    parser.add_argument("--list", action="store_true", help="only show the cells, and how many requests each sends")
+    args = parser.parse_args()
+    began_s = time.monotonic()
+    try:
+        plan = load_plan(args.plan)
+        if args.report:
+            print_report(done(args.out).values())
+            return 0
+        return asyncio.run(_run(args, plan, began_s))
+    except SelectorError as failed:
+        print(f"run.py: {failed}", file=sys.stderr)
+        return 2
+
+
+async def _run(args: argparse.Namespace, plan: LivePlan, began_s: float) -> int:
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.models is None and not (args.emulate or args.list):
+        print("run.py: --models is missing; give the folder of model folders, or --emulate", file=sys.stderr)
+        return 2
+    trace = trace_of(plan, args.plan.parent)
+    finished = done(args.out)
+    status = 0
+    for fleet in plan.fleets:
+        asked = [cell for cell in cells(plan) if cell.fleet == fleet]
+        left = [cell for cell in asked if cell.key not in finished]
+        fleet_file, loaded = with_imposed(args.plan.parent / fleet, plan, args.out / Path(fleet).stem)
+        if args.list:
+            for cell in asked:
+                sent = len(workload(plan, cell, trace, loaded).timed)
+                print(f"{'left' if cell in left else 'done'}  {sent:5} requests  {cell.key}")
+        elif left:
+            status = max(status, await _run_fleet(args, plan, trace, left, fleet_file, loaded, began_s))
+    if not args.list:
+        print_report(done(args.out).values())
+    return status
+
+
+async def _run_fleet(
+    args: argparse.Namespace,
+    plan: LivePlan,
+    trace: Trace,
+    left: Sequence[LiveCell],
+    fleet_file: Path,
+    loaded: LoadedFleet,
+    began_s: float,
+) -> int:
+    """The cells of one fleet, whose servers run for all of them."""
+    scale = args.time_scale if args.emulate else 1.0
+    cell_s = plan.seconds / scale + _OVERHEAD_S
+    start_s = 0.0 if args.emulate else _START_S * len(loaded.fleet.backends)
+
+    def fits(seconds: float) -> bool:
+        return args.stop_after is None or time.monotonic() - began_s + seconds <= args.stop_after
+
+    if not fits(start_s + cell_s):
+        print(
+            f"no time left to start {fleet_file.parent.name}: {len(left)} cells are left for the next run", flush=True
+        )
+        return 0
+    logs = fleet_file.parent / "logs"
+    logs.mkdir(exist_ok=True)
+    servers = (
+        emulated(fleet_file, plan, loaded, scale)
+        if args.emulate
+        else real(plan, loaded, args.models, logs, imposed_lengths(loaded))
+    )
+    failed = 0
+    async with servers as energy_urls:
+        for number, cell in enumerate(left):
+            if not fits(cell_s):
+                print(f"stopping in time; {len(left) - number} cells are left for the next run", flush=True)
+                break
+            load = workload(plan, cell, trace, loaded)
+            print(f"{cell.key}: {len(load.timed)} requests", flush=True)
+            try:
+                row = await measured(args, plan, cell, load, fleet_file, loaded, energy_urls, scale)
+            except UpstreamError as broken:
+                print(f"FAILED {cell.key}: {broken}", file=sys.stderr, flush=True)
+                failed += 1
+                continue
+            with (args.out / "results.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            live, error = row["live"], row["error"]
+            shown = {name: "-" if value is None else f"{value:+.1%}" for name, value in error.items()}
+            energy = f"{live['j_per_accepted_token'] or 0:.4f} J/token ({shown['j_per_accepted_token']} of simulated)"
+            tbt = f"TBT p50 {live['tbt_p50_ms'] or 0:.2f} ms ({shown['tbt_p50_ms']})"
+            print(f"   {energy}, {tbt}, {live['failed']} failed", flush=True)
+            await asyncio.sleep(_PAUSE_S)
+    return 1 if failed else 0
+
+
+async def measured(
+    args: argparse.Namespace,
+    plan: LivePlan,
+    cell: LiveCell,
+    load: Workload,
+    fleet_file: Path,
+    loaded: LoadedFleet,
+    energy_urls: Sequence[str],
+    scale: float,
+) -> dict[str, Any]:
+    """One cell: live, then simulated. Raises `UpstreamError`."""
+    board = Board(energy_urls)
+    sampling = asyncio.create_task(board.follow())
+    try:
+        if cell.policy == DIRECT:
+            live = await _direct(load, loaded, energy_urls, scale)
+        else:
+            name = "".join(letter if letter.isalnum() else "-" for letter in cell.key)
+            live = await run_policy(
+                cell.policy,
+                fleet_file=fleet_file,
+                energy_urls=energy_urls,
+                requests=load.timed,
+                time_scale=scale,
+                seed=plan.seed,
+                decision_log=fleet_file.parent / f"decisions-{name}.jsonl",
+            )
+    finally:
+        sampling.cancel()
+    simulated = simulated_result(loaded, load, plan, cell.policy)
+    return {
+        "key": cell.key,
+        "fleet": fleet_file.parent.name,
+        "load": cell.load.name,
+        "text": cell.text.name,
+        "target_ms": cell.target_ms,
+        "policy": cell.policy,
+        "servers": "emulated" if args.emulate else "real",
+        "requests_sent": len(load.timed),
+        "rate": load.rate,
+        "live": asdict(live),
+        "simulated": {name: value for name, value in simulated.items() if name not in ("wall_s", "policy_sha256")},
+        "error": errors(asdict(live), simulated),
+        "board": board.summary(),
+        "host": platform.node(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+    }
+
+
+async def _direct(load: Workload, loaded: LoadedFleet, energy_urls: Sequence[str], scale: float) -> LiveResult:
+    """The requests straight to the only backend."""
+    if len(loaded.fleet.backends) != 1:
+        raise UpstreamError("'direct' needs a fleet of one backend")
+    async with aiohttp.ClientSession() as session:
+        before = await read_energy(session, energy_urls)
+        async with LagWatch() as lag:
+            answers = await Replay(str(loaded.fleet.backends[0].url), load.timed, time_scale=scale).run()
+        after = await read_energy(session, energy_urls)
+    return summarise(DIRECT, answers, before, after, lag.lags_ms)
+
+
+class Board:
+    """Power, clocks and throttling over a run, as far as the meter tells; an emulated one does not."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = urls
+        self._samples: list[Mapping[str, Any]] = []
+
+    async def follow(self) -> None:
+        async with aiohttp.ClientSession() as session:
+            while True:
+                for url in self._urls:
+                    async with session.get(url) as answer:
+                        self._samples += (await answer.json())["gpus"]
+                await asyncio.sleep(_SAMPLE_S)
+
+    def summary(self) -> dict[str, Any]:
+        def mean(name: str) -> float | None:
+            known = [float(sample[name]) for sample in self._samples if sample.get(name) is not None]
+            return fmean(known) if known else None
+
+        throttled = [bool(sample["throttle"]) for sample in self._samples if "throttle" in sample]
+        return {
+            "power_w_mean": mean("power_w"),
+            "sm_mhz_mean": mean("sm_mhz"),
+            "temperature_c_mean": mean("temperature_c"),
+            "throttled_frac": fmean(throttled) if throttled else None,
+            "samples": len(self._samples),
+        }
+
+
+def errors(live: Mapping[str, Any], simulated: Mapping[str, Any]) -> dict[str, float | None]:
+    """Live over simulated less 1; `None` where either has no number."""
+    names = (
+        "j_per_accepted_token", "decode_j_per_accepted_token", "tbt_p50_ms", "tbt_p99_ms", "ttft_p50_ms", "ttft_p99_ms",
+    )  # fmt: skip
+    return {
+        name: live[name] / simulated[name] - 1 if live[name] is not None and simulated[name] else None for name in names
+    }
+
+
+def with_imposed(fleet_file: Path, plan: LivePlan, out: Path) -> tuple[Path, LoadedFleet]:
+    """The fleet with profiles whose accept lengths are those of the plan, without spread between requests; written to
+    `out`, so that router, servers and simulator all read the same."""
+    out.mkdir(parents=True, exist_ok=True)
+    text = fleet_file.read_text(encoding="utf-8")
+    loaded = load_fleet_with_profiles(fleet_file)
+    for number, name in enumerate(sorted({backend.profile for backend in loaded.fleet.backends})):
+        written = out / f"profile-{number}.json"
+        write_profile(imposed(load_profile_beside(name, fleet_file), plan), written)
+        text = text.replace(f'profile = "{name}"', f'profile = "{written.resolve()}"')
+    fleet = out / "fleet.toml"
+    fleet.write_text(text, encoding="utf-8")
+    return fleet, load_fleet_with_profiles(fleet)
+
+
+def load_profile_beside(name: str, fleet_file: Path) -> Profile:
+    """By name, or by a path from the fleet file's folder."""
+    beside = fleet_file.parent / name
+    return load_profile(str(beside) if beside.is_file() else name)
+
+
+def imposed(profile: Profile, plan: LivePlan) -> Profile:
+    """The profile with the plan's accept lengths."""
+    key = "imposed"
+    note = "imposed on the servers, or emulated; no spread between requests"
+    provenance = {**profile.provenance, key: Provenance(kind="assumed", source="bench/live plan", note=note)}
+    arms = {}
+    for name, arm in profile.arms.items():
+        lengths = {**{text: value.mean for text, value in arm.acceptance.items()}, **plan.accept.get(name, {})}
+        acceptance = {
+            text: Acceptance(mean=min(mean, arm.verify_tokens), provenance=key) for text, mean in lengths.items()
+        }
+        arms[name] = arm.model_copy(update={"acceptance": {} if name == NO_DRAFTER else acceptance})
+    return profile.model_copy(update={"arms": arms, "provenance": provenance})
+
+
+def imposed_lengths(loaded: LoadedFleet) -> dict[str, dict[str, float]]:
+    """By arm and text type, of the arms that draft."""
+    lengths: dict[str, dict[str, float]] = {}
+    for backend in loaded.fleet.backends:
+        arm = loaded.profiles[backend.profile].arms[backend.arm]
+        if arm.acceptance:
+            lengths[backend.arm] = {text: value.mean for text, value in arm.acceptance.items()}
+    return lengths
+
+
+def done(out: Path) -> dict[str, dict[str, Any]]:
+    """Results by key."""
+    file = out / "results.jsonl"
+    if not file.exists():
+        return {}
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    return {row["key"]: row for row in rows}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

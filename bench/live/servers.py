@@ -1,0 +1,101 @@
+"""The servers of a plan's fleet: real ones, started one after another on this host, or emulated ones in their place."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+from plan import LivePlan
+
+from selector.errors import UpstreamError
+from selector.files.fleet import LoadedFleet
+from selector.files.launch import launch_commands
+from selector.loadgen.live import running_process
+from selector.profiler.client import SglangClient, open_session
+from selector.profiler.clock import MonotonicClock
+from selector.profiler.server import start_process, stop_process, tail
+
+HOOK = Path(__file__).resolve().parent / "hook"
+_PROBE_TOKENS = 256
+_PROBE_TOLERANCE = 0.15
+
+
+@asynccontextmanager
+async def emulated(
+    fleet_file: Path, plan: LivePlan, loaded: LoadedFleet, time_scale: float
+) -> AsyncIterator[list[str]]:
+    """Emulated servers on the fleet's ports; yields where their energy is read."""
+    arguments = ("emulate", "--fleet", str(fleet_file), "--time-scale", str(time_scale), "--seed", str(plan.seed))
+    async with running_process(*arguments):
+        yield [f"{backend.url}/energy" for backend in loaded.fleet.backends]
+
+
+@asynccontextmanager
+async def real(
+    plan: LivePlan, loaded: LoadedFleet, models: Path, logs: Path, accept: Mapping[str, Mapping[str, float]]
+) -> AsyncIterator[list[str]]:
+    """SGLang servers and a meter of this host's GPUs; yields where their energy is read.
+
+    `logs` is a folder that is there. Raises `UpstreamError` with the end of its log for a server that does not come up,
+    and for one that does not take the accept lengths it should.
+    """
+    clock = MonotonicClock()
+    drafts = {arm: str(models / folder) for arm, folder in plan.servers.drafts.items()}
+    commands = launch_commands(loaded, model_path=str(models / plan.servers.model), draft_paths=drafts)
+    async with AsyncExitStack() as stack:
+        for command, backend in zip(commands, loaded.fleet.backends, strict=True):
+            env = {**plan.servers.env, **command.env, **_imposed(command.arm, loaded, accept)}
+            argv = (plan.servers.python, *command.words[1:], *plan.servers.flags)
+            log = logs / f"{command.backend}.log"
+            process = start_process(argv, env, log)
+            stack.push_async_callback(stop_process, process, clock)
+            session = await stack.enter_async_context(open_session())
+            client = SglangClient(session, str(backend.url), clock.now)
+            began_s = clock.now()
+            while not await client.healthy():
+                if process.poll() is not None:
+                    raise UpstreamError(f"{command.backend} ended with {process.returncode}:\n{tail(log)}")
+                if clock.now() - began_s > plan.servers.startup_timeout_s:
+                    raise UpstreamError(f"{command.backend} was not ready in time:\n{tail(log)}")
+                await clock.sleep(0.5)
+            print(f"{command.backend} ({command.arm}) is up after {clock.now() - began_s:.0f} s", flush=True)
+            await _check_accept(session, str(backend.url), accept.get(command.arm, {}))
+        indices = sorted({gpu.rpartition(":")[2] for backend in loaded.fleet.backends for gpu in backend.gpus})
+        host = loaded.fleet.backends[0].gpus[0].rpartition(":")[0]
+        lines = await stack.enter_async_context(
+            running_process("meter", "--gpus", ",".join(indices), "--host-name", host, "--port", "0")
+        )
+        yield [lines[-1].split("url=", 1)[1].split()[0] + "/energy"]
+
+
+def _imposed(arm: str, loaded: LoadedFleet, accept: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """Environment that makes the engine take the arm's accept lengths; empty without a drafter."""
+    if arm not in accept:
+        return {}
+    lengths = {**accept[arm], "*": min(accept[arm].values())}
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")])),
+        "SGLANG_SIMULATE_ACC_LEN": "2.0",
+        "DRAFTER_SELECTOR_ACCEPT": json.dumps(lengths),
+    }
+
+
+async def _check_accept(session: aiohttp.ClientSession, url: str, lengths: Mapping[str, float]) -> None:
+    """Asks for some tokens of each type and compares: an engine that ignores the plugin must not be measured."""
+    for number, (text_type, length) in enumerate(lengths.items()):
+        body = {
+            "input_ids": [list(range(2_000, 2_032))],
+            "sampling_params": {"max_new_tokens": _PROBE_TOKENS, "ignore_eos": True, "temperature": 0},
+            "rid": [f"999{number:06d}-{text_type}"],
+        }
+        async with session.post(f"{url}/generate", json=body) as answer:
+            answers = await answer.json()
+        passes = answers[0]["meta_info"].get("spec_verify_ct")
+        seen = (_PROBE_TOKENS - 1) / passes if passes else 0.0
+        if abs(seen / length - 1) > _PROBE_TOLERANCE:
+            problem = f"takes {seen:.2f} tokens a step of {text_type}, not {length:g}"
+            raise UpstreamError(f"{url} {problem}: has the plugin been loaded?")

@@ -1,0 +1,138 @@
+"""The live benchmark against emulated servers: every cell once, resumed, with the simulation beside it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIVE = Path(__file__).parents[3] / "bench" / "live"
+
+FLEET = """\
+version = 1
+target = "Qwen3-8B"
+
+[[backends]]
+name = "dspark"
+url = "http://127.0.0.1:{port}"
+arm = "dspark-8"
+gpus = ["host0:0"]
+profile = "h200__qwen3-8b-sweep"
+max_running_requests = 64
+max_kv_tokens = 400000
+max_context_tokens = 8192
+
+[slo]
+default_class = "live"
+
+[slo.classes.live]
+
+[router]
+trust_text_type_header = true
+"""
+
+PLAN = """\
+version = 1
+fleets = ["fleet.toml"]
+trace = "azure_2023_conv"
+seconds = 3
+max_output_tokens = 60
+max_prompt_tokens = 600
+targets_ms = [10]
+policies = {policies}
+
+[[loads]]
+name = "few"
+running = 2
+
+[[texts]]
+name = "mixed"
+mix = {{ code = 0.5, romansh = 0.5 }}
+
+[accept.dspark-8]
+code = 6.0
+romansh = 1.5
+
+[servers]
+model = "Qwen3-8B"
+"""
+
+
+def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, LIVE / "run.py", "--plan", tmp_path / "plan.toml", "--out", tmp_path / "out", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+
+
+def rows(tmp_path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    (tmp_path / "fleet.toml").write_text(FLEET.format(port=free_port()))
+    (tmp_path / "plan.toml").write_text(PLAN.format(policies='["direct", "min_energy"]'))
+    return tmp_path
+
+
+def test_every_cell_is_measured_once_and_compared(plan: Path) -> None:
+    listed = run(plan, "--list")
+    assert listed.stdout.count("left  ") == 2, listed.stderr
+    assert run(plan, "--emulate", "--stop-after", "1").returncode == 0
+    assert not (plan / "out" / "results.jsonl").exists()
+    ran = run(plan, "--emulate")
+    assert ran.returncode == 0, ran.stderr
+    first = rows(plan)
+    assert [row["policy"] for row in first] == ["direct", "min_energy"]
+    for row in first:
+        live, simulated, error = row["live"], row["simulated"], row["error"]
+        assert isinstance(live, dict) and isinstance(simulated, dict) and isinstance(error, dict)
+        assert live["failed"] == 0
+        assert live["requests"] == row["requests_sent"] == simulated["requests"]
+        assert live["accepted_tokens"] == simulated["accepted_tokens"]
+        # Two clocks and a busy machine: near, not equal.
+        assert abs(error["j_per_accepted_token"]) < 0.25
+    assert "TBT p50" in ran.stdout and "median error" in ran.stdout
+    assert run(plan, "--emulate").returncode == 0
+    assert rows(plan) == first
+    (plan / "plan.toml").write_text(PLAN.format(policies='["direct", "min_energy", "static:dspark-8"]'))
+    assert "done" in run(plan, "--list").stdout
+    assert "static:dspark-8" not in run(plan, "--report").stdout
+
+
+def test_accept_lengths_of_the_plan_reach_router_servers_and_simulator(plan: Path) -> None:
+    assert run(plan, "--list").returncode == 0
+    profile = json.loads((plan / "out" / "fleet" / "profile-0.json").read_text())
+    acceptance = profile["arms"]["dspark-8"]["acceptance"]
+    assert (acceptance["code"]["mean"], acceptance["romansh"]["mean"], acceptance["code"]["request_spread"]) == (
+        6,
+        1.5,
+        0,
+    )
+    assert profile["provenance"][acceptance["code"]["provenance"]]["kind"] == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("running = 2", "", "give either running or rate"),
+        ("running = 2", "rate = [[3, 1.0], [1, 2.0]]", "the times of rate must increase"),
+        ("romansh = 0.5 ", "verse = 0.5 ", "'verse', which is no text type"),
+        ('"azure_2023_conv"', '"nowhere.csv"', "nowhere.csv"),
+    ],
+)
+def test_a_plan_that_cannot_be_run_is_refused(plan: Path, old: str, new: str, message: str) -> None:
+    file = plan / "plan.toml"
+    file.write_text(file.read_text().replace(old, new))
+    refused = run(plan, "--list")
+    assert refused.returncode == 2
+    assert message in refused.stderr

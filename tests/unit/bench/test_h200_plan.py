@@ -1,0 +1,59 @@
+"""The sweep files that bench/h200/plan.py writes can be read, and hold the arms that there are configurations for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from selector.profiler.config import load_config
+
+SCRIPT = Path(__file__).parents[3] / "bench" / "h200" / "plan.py"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    for folder, text in {
+        "Qwen3-14B": "{}",
+        "Qwen3-14B-dspark": '{"block_size": 7}',
+        "Qwen3-14B-dflash": '{"block_size": 16}',
+        "Qwen3-14B-eagle3": "{}",
+        "Qwen3.6-27B": "{}",
+    }.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text(text)
+    return tmp_path
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_the_sweep_of_a_target_has_its_drafters(models: Path) -> None:
+    (models / "a.toml").write_text(run("Qwen3-14B", "--models", models, "--grid", "full", "--repeats", 3).stdout)
+    config = load_config(models / "a.toml")
+    widths = {arm.name: arm.verify_tokens for arm in config.arms}
+    assert widths == {
+        "none": 1, "dspark-8": 8, "eagle3-k1": 2, "eagle3-k3": 4, "eagle3-k5": 6, "dflash-16": 16, "dflash-8": 8,
+        "ngram-8": 8, "dspark-8-cap-accept": 8, "dspark-8-compact": 8,
+    }  # fmt: skip
+    assert config.arm("dspark-8-compact").env == {"SGLANG_RAGGED_VERIFY_MODE": "compact"}
+    assert config.decode.repeats == 3
+    assert {len(part.batches) for part in config.grid} == {7, 4}
+    assert "fa3" in config.server.flags
+
+
+def test_a_target_without_drafts_still_has_what_needs_none(models: Path) -> None:
+    (models / "b.toml").write_text(run("Qwen3.6-27B", "--models", models, "--no-graphs").stdout)
+    config = load_config(models / "b.toml")
+    assert [arm.name for arm in config.arms] == ["none", "ngram-8", "mtp-k1", "mtp-k3"]
+    assert config.output_name == "h200__qwen3.6-27b-no-graphs"
+    assert "--disable-cuda-graph" in config.server.flags
+    assert "fa3" not in config.server.flags
+
+
+def test_what_is_not_there_is_refused(models: Path) -> None:
+    assert "has no Llama/config.json" in run("Llama", "--models", models).stderr
+    assert "no arm dspark-9" in run("Qwen3-14B", "--models", models, "--arms", "none,dspark-9").stderr
