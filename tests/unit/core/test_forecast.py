@@ -56,8 +56,8 @@ def test_a_request_sent_adds_its_prefill_to_that_backend_alone() -> None:
     assert (decision.backend, decision.reason) == ("b1", "because")
     assert decision.candidates == tuple(found.candidate() for found in before)
     assert after[0] == before[0]
-    # 200 ms of prefill over a window of 10 s.
-    assert after[1].tbt_ms == pytest.approx(before[1].tbt_ms / (1.0 - 0.02))
+    # 200 ms of prefill over a window of 30 s.
+    assert after[1].tbt_ms == pytest.approx(before[1].tbt_ms / (1.0 - 0.2 / 30.0))
 
 
 def test_what_is_learnt_and_what_changes_shows_in_the_next_predictions() -> None:
