@@ -11,15 +11,15 @@ since slower service must not look like less demand. Where clients wait for thei
 system (selector/core/demandestimate.py tells which). A plan in force is kept unless another saves more than
 `keep_within_frac`.
 
-Plans are made while requests end, a few assignments at a time: only a fleet or a demand that the plan in force does not
-know is planned for at once, in the decision.
+Plans are made while requests end, a few assignments at a time. Only a change of the usable backends is planned for at
+once, in the decision; a demand that the plan in force does not know is at first planned for by itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from selector.core.demandestimate import DemandEstimate
 from selector.core.exploration import Exploration
@@ -223,13 +223,15 @@ class MinEnergy:
     def _current_plan(self, fleet: FleetView, key: DemandKey) -> Plan:
         available = [view.available for view in fleet.backends]
         plan, now_s = self._plan, fleet.now_s
-        if plan is None or available != self._available or key not in plan.arms_of:
+        if plan is None or available != self._available:
             self._available = available
             self._usable = {arm: sum(available[index] for index in indices) for arm, indices in self._of_arm.items()}
             self._begin(self._load(fleet))
             self._score(None)
             assert self._plan is not None
-            return self._plan
+            plan = self._plan
+        if key not in plan.arms_of:
+            return self._with_demand(plan, fleet, key)
         if self._making is not None:
             if now_s - self._scored_s >= _QUIET_S:  # nothing has ended for a while
                 self._score(_SCORED_WHEN_QUIET)
@@ -239,6 +241,20 @@ class MinEnergy:
             if renewed or load.moved_from(self._planned_for, self._params.shift_frac):
                 self._begin(load)
         return self._plan or plan
+
+    def _with_demand(self, plan: Plan, fleet: FleetView, key: DemandKey) -> Plan:
+        """The plan in force with a demand that it does not know, planned by itself until all are planned anew."""
+        load = self._load(fleet)
+        alone = [demand for demand in load.demands if demand.key == key]
+        found = self._planner.solve(alone, usable=self._usable, population=load.population)
+        plan = self._plan = replace(
+            plan,
+            arms_of={**plan.arms_of, **found.arms_of},
+            batch_of={**found.batch_of, **plan.batch_of},
+            backends_of={**found.backends_of, **plan.backends_of},
+        )
+        self._begin(load)
+        return plan
 
     def _load(self, fleet: FleetView) -> _Load:
         self._looked_s = fleet.now_s
