@@ -16,7 +16,7 @@ from selector.errors import UsageError
 from selector.files.profile import Profile, load_profile
 from selector.files.trace import TraceRequest, default_text_mix, load_trace, parse_text_mix, scaled, with_text_types
 from selector.simulator.arrivals import OpenLoop
-from selector.simulator.fleetplan import FleetLimits, FleetOption, FleetPlan, plan_fleet, plan_fleet_size
+from selector.simulator.fleetplan import TTFT_P99_MS, FleetLimits, FleetOption, FleetPlan, plan_fleet, plan_fleet_size
 from selector.simulator.run import SimulatedRequest
 
 NAME = "plan"
@@ -62,6 +62,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--rate-scale", type=positive, default=1.0, metavar="R", help="arrivals R times as fast")
     parser.add_argument("--limit", type=count, metavar="N", help="only the first N requests")
     parser.add_argument("--attainment", type=float, default=0.9, metavar="F", help="share that must meet it (0.9)")
+    parser.add_argument(
+        "--ttft-p99-ms",
+        type=positive,
+        default=TTFT_P99_MS,
+        metavar="X",
+        help="bound on the p99 time to the first token",
+    )
     parser.add_argument("--tried", type=count, default=4, metavar="K", help="fleets to simulate per size (4)")
     parser.add_argument("--max-running-requests", type=count, default=64, metavar="N", help="of each backend (64)")
     parser.add_argument("--max-kv-tokens", type=count, default=400_000, metavar="N", help="of each backend (400000)")
@@ -94,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
         max_context_tokens=args.max_context_tokens,
     )
     chosen = {"limits": limits, "arms": arms, "quantile": args.attainment, "tried": args.tried, "seed": args.seed}
+    chosen["ttft_p99_ms"] = args.ttft_p99_ms
     if args.gpus is not None:
         plan = plan_fleet(args.profile, profile, load, args.gpus, **chosen)
     else:
@@ -102,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         args.write.write_text(
             fleet_toml(plan.best, profile, args.profile, limits, args.tbt_target_ms), encoding="utf-8"
         )
-    why = in_words(plan, args.tbt_target_ms, args.attainment)
+    why = in_words(plan, args.tbt_target_ms, args.attainment, args.ttft_p99_ms)
     if args.json:
         print(json.dumps(_document(plan, why, len(fitting), len(requests) - len(fitting))))
     else:
@@ -132,7 +140,7 @@ def _request(request: TraceRequest, target_ms: float | None) -> SimulatedRequest
     return SimulatedRequest(trace=request, text_type=text_type, slo_class="default", tbt_target_ms=target_ms)
 
 
-def in_words(plan: FleetPlan, target_ms: float | None, attainment: float) -> list[str]:
+def in_words(plan: FleetPlan, target_ms: float | None, attainment: float, ttft_p99_ms: float) -> list[str]:
     """Why this fleet: what it saves against the runner-up and the best single arm, or what it cannot do."""
     best, result = plan.best, plan.best.result
     assert result is not None
@@ -144,10 +152,14 @@ def in_words(plan: FleetPlan, target_ms: float | None, attainment: float) -> lis
     if not plan.feasible:
         lost = result.requests_rejected + result.requests_unfinished
         missed = [f"{name} {share:.0%}" for name, share in result.attainment_by_text_type.items() if share < attainment]
-        reason = f"{lost} requests are lost" if lost else f"{', '.join(missed)} within {target_ms:g} ms"
+        reasons = [f"{lost} requests are lost"] if lost else []
+        if missed:
+            reasons.append(f"{', '.join(missed)} within {target_ms:g} ms, and {attainment:.0%} was asked for")
+        if best.ttft_p99_ms > ttft_p99_ms:
+            reasons.append(f"requests queue: TTFT p99 is {best.ttft_p99_ms:.0f} ms, not {ttft_p99_ms:g} ms")
         if not best.expected_within_targets:
-            reason += "; no arm is within it even at batch 1, or the fleet has too few places for the busiest quarter"
-        lines.append(f"infeasible: {reason}, and {attainment:.0%} was asked for")
+            reasons.append("no arm is within the target even at batch 1, or the busiest quarter needs more GPUs")
+        lines.append(f"infeasible: {'; '.join(reasons)}")
     return lines
 
 

@@ -22,6 +22,8 @@ from selector.simulator.run import WHOLE_RUN, Window
 from selector.simulator.trial import simulate_policy
 
 _NEGLIGIBLE = 1e-9
+TTFT_P99_MS = 2_000.0
+"""A fleet that lets requests wait longer than this is too small, however well it serves those that got in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,13 @@ class FleetOption:
             return 0.0
         return min(self.result.attainment_by_text_type.values(), default=1.0)
 
+    @property
+    def ttft_p99_ms(self) -> float:
+        """Infinite before it was simulated."""
+        if self.result is None or self.result.ttft_p99_ms is None:
+            return float("inf")
+        return self.result.ttft_p99_ms
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPlan:
@@ -63,7 +72,9 @@ class FleetPlan:
 
     options: tuple[FleetOption, ...]
     feasible: bool
-    """Whether the best one meets the targets at the quantile asked for, on every text type, and loses no request."""
+    """Whether the best one meets the targets at the quantile asked for, on every text type, loses no request and lets
+    none queue beyond the bound on the time to the first token.
+    """
 
     @property
     def best(self) -> FleetOption:
@@ -85,6 +96,7 @@ def plan_fleet(
     limits: FleetLimits | None = None,
     arms: Sequence[str] | None = None,
     quantile: float = 0.9,
+    ttft_p99_ms: float = TTFT_P99_MS,
     tried: int = 4,
     window: Window = WHOLE_RUN,
     until_s: float = float("inf"),
@@ -114,7 +126,7 @@ def plan_fleet(
         )
         for option in chosen
     ]
-    return _judged(simulated, quantile)
+    return _judged(simulated, quantile, ttft_p99_ms)
 
 
 def plan_fleet_size(
@@ -126,6 +138,7 @@ def plan_fleet_size(
     limits: FleetLimits | None = None,
     arms: Sequence[str] | None = None,
     quantile: float = 0.9,
+    ttft_p99_ms: float = TTFT_P99_MS,
     tried: int = 4,
     seed: int = 0,
 ) -> FleetPlan:
@@ -150,15 +163,20 @@ def _joules(option: FleetOption) -> float:
     return float("inf") if joules is None else joules
 
 
-def _judged(options: Sequence[FleetOption], quantile: float) -> FleetPlan:
-    """By energy among those that meet the targets about as well as the best of them does; the others after."""
-    bar = min(max(option.worst_attainment for option in options), 1.0) - 0.01
+def _judged(options: Sequence[FleetOption], quantile: float, ttft_p99_ms: float) -> FleetPlan:
+    """By energy among those that meet the targets about as well as the best of them does; the others after.
 
-    def rank(option: FleetOption) -> tuple[bool, float]:
-        return option.worst_attainment < bar, _joules(option)
+    A fleet that meets them by letting requests queue comes last.
+    """
+    prompt = [option for option in options if option.ttft_p99_ms <= ttft_p99_ms]
+    bar = max((option.worst_attainment for option in prompt), default=0.0) - 0.01
+
+    def rank(option: FleetOption) -> tuple[bool, bool, float]:
+        return option.ttft_p99_ms > ttft_p99_ms, option.worst_attainment < bar, _joules(option)
 
     ordered = tuple(sorted(options, key=rank))
-    return FleetPlan(options=ordered, feasible=ordered[0].worst_attainment >= quantile)
+    best = ordered[0]
+    return FleetPlan(options=ordered, feasible=best.worst_attainment >= quantile and best.ttft_p99_ms <= ttft_p99_ms)
 
 
 class _FleetSearch:
