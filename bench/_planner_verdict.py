@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from _planner_bound import steady_bound
+
 Result = Mapping[str, Any]
 ATTAINMENT_MARGIN, TTFT_MARGIN = 0.01, 1.1
 
@@ -91,8 +93,19 @@ def print_summary(path: Path, plot: Path | None = None) -> None:
         print(
             f"{part:7s} {gpus} GPUs, against {against}: {len(pairs)} cells; J over the best competitor's: "
             f"median {median(ratios) if ratios else 0:.3f}, worst {max(ratios, default=0):.3f}; "
-            f"{sum(passes(c) for _, c in pairs)} pass at 2 %, {sum(passes(c, 1.05) for _, c in pairs)} at 5 %"
+            f"{sum(passes(c) for _, c in pairs)} pass at 2 %, {sum(passes(c, 1.05) for _, c in pairs)} at 5 %; "
+            f"over the cheapest, however it serves: median {median(c['cheapest_ratio'] for _, c in pairs):.3f}, "
+            f"worst {max(c['cheapest_ratio'] for _, c in pairs):.3f}"
         )
+    over = sorted(row["results"]["min_energy"]["j"] / steady_bound(row) for row in rows if row["part"] == "steady")
+    if over:
+        print(
+            f"steady cells over the bound for any policy: median {median(over):.3f}, "
+            f"a tenth above {over[int(0.9 * len(over))]:.3f}"
+        )
+    extrapolated = [row["results"]["min_energy"]["extrapolated"] for row in rows if row["part"] == "steady"]
+    if extrapolated:
+        print(f"decode energy from outside the measured cells: median {median(extrapolated):.1%}")
     for row, against, comparison in misses(rows):
         served = (
             f" served better by {', '.join(comparison['better_served_by'])}" if comparison["better_served_by"] else ""

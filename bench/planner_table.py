@@ -24,49 +24,35 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from random import Random
 
+from _planner_cells import (
+    ARMS,
+    CLIENTS,
+    FLEETS,
+    MIXES,
+    MOST_CONTEXT_TOKENS,
+    OUTPUT_TOKENS,
+    PROFILE,
+    PROMPT_TOKENS,
+    TARGETS_MS,
+    TRACES,
+    fleet_of,
+    profile,
+)
 from _planner_verdict import print_summary
 
 from selector import __version__
 from selector.core.capacity import most_tokens_per_s
-from selector.core.types import TEXT_TYPES
 from selector.errors import TraceError
-from selector.files.fleet import Backend, Fleet, LoadedFleet
-from selector.files.profile import Profile, load_profile
+from selector.files.fleet import LoadedFleet
 from selector.files.trace import TraceRequest, load_trace, scaled, with_text_types
 from selector.simulator.arrivals import ClosedLoop, Load, OpenLoop
 from selector.simulator.fleetplan import FleetLimits, plan_fleet
 from selector.simulator.report import PolicyResult
 from selector.simulator.run import SimulatedRequest, Window
 from selector.simulator.trial import simulate_policy
-
-PROFILE = "h200__qwen3-8b-sweep"
-ARMS = ("none", "eagle3-k1", "eagle3-k3", "dspark-8", "dflash-16", "ngram-8")
-FLEETS = {
-    4: ("none", "eagle3-k1", "dspark-8", "dflash-16"),
-    8: ("none", "eagle3-k1", "dspark-8", "dflash-16", "eagle3-k3", "ngram-8", "dspark-8", "eagle3-k1"),
-}
-"""The given mixed fleets: every kind of drafter, and at 8 GPUs every arm of the profile."""
-MIXES: Mapping[str, Mapping[str, float]] = {
-    "code": {"code": 1.0},
-    "conversation": {"conversation": 1.0},
-    "romansh": {"romansh": 1.0},
-    "code+romansh": {"code": 0.5, "romansh": 0.5},
-    "ten types": {text_type: 0.1 for text_type in TEXT_TYPES},
-}
-TARGETS_MS = (None, 25.0, 10.0, 5.0)
-CLIENTS = (1, 4, 16, 64, 256)
-TRACES = {
-    "azure 2023 conversation": ("azure_2023_conv.csv", "conversation"),
-    "azure 2023 code": ("azure_2023_code.csv", "code"),
-    "mooncake conversation": ("mooncake_conversation.jsonl", "conversation"),
-}
-PROMPT_TOKENS, OUTPUT_TOKENS = (1_600, 2_200), (400, 1_200)
-"""Of closed loops, uniform: contexts around 2,300 tokens, where the profile was measured on every arm."""
-MOST_CONTEXT_TOKENS = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,27 +88,6 @@ def all_cells(quick: bool) -> Iterator[Cell]:
             for fill in ("0.3", "0.8"):
                 yield Cell("trace", gpus, mix, 25.0, f"{trace} {fill}")
     yield Cell("shared", 1, "code, romansh, conversation", None, "16")
-
-
-@cache
-def profile() -> Profile:
-    """The profile, read once a process."""
-    return load_profile(PROFILE)
-
-
-def fleet_of(arms: Sequence[str], gpus: Sequence[str] | None = None) -> LoadedFleet:
-    """Backends of those arms, each on a GPU of its own unless `gpus` says otherwise."""
-    backends = tuple(
-        Backend(
-            name=f"b{index}-{arm}",
-            arm=arm,
-            gpus=(gpus[index] if gpus else f"gpu{index}",),
-            profile=PROFILE,
-            max_context_tokens=MOST_CONTEXT_TOKENS,
-        )
-        for index, arm in enumerate(arms)
-    )
-    return LoadedFleet(Fleet(version=1, target=profile().target.name, backends=backends), "bench", {PROFILE: profile()})
 
 
 def made_up(mix: Mapping[str, float], target_ms: float | None, count: int, seed: int) -> list[SimulatedRequest]:
