@@ -90,8 +90,10 @@ def print_summary(path: Path, plot: Path | None = None) -> None:
             grouped[row["part"], row["gpus"], against].append((row, comparison))
     for (part, gpus, against), pairs in sorted(grouped.items()):
         ratios = [c["ratio"] for _, c in pairs if c["ratio"] is not None]
+        alone = len(pairs) - len(ratios)
         print(
-            f"{part:7s} {gpus} GPUs, against {against}: {len(pairs)} cells; J over the best competitor's: "
+            f"{part:7s} {gpus} GPUs, against {against}: {len(pairs)} cells, {alone} without a competitor; "
+            f"J over the best competitor's: "
             f"median {median(ratios) if ratios else 0:.3f}, worst {max(ratios, default=0):.3f}; "
             f"{sum(passes(c) for _, c in pairs)} pass at 2 %, {sum(passes(c, 1.05) for _, c in pairs)} at 5 %; "
             f"over the cheapest, however it serves: median {median(c['cheapest_ratio'] for _, c in pairs):.3f}, "
