@@ -164,12 +164,13 @@ def _joules(option: FleetOption) -> float:
 
 
 def _judged(options: Sequence[FleetOption], quantile: float, ttft_p99_ms: float) -> FleetPlan:
-    """By energy among those that meet the targets about as well as the best of them does; the others after.
+    """By energy among those that meet the targets at the quantile asked for; the others after.
 
-    A fleet that meets them by letting requests queue comes last.
+    Where none does, by energy among those that come within a point of the best of them. A fleet that meets them by
+    letting requests queue comes last.
     """
     prompt = [option for option in options if option.ttft_p99_ms <= ttft_p99_ms]
-    bar = max((option.worst_attainment for option in prompt), default=0.0) - 0.01
+    bar = min(quantile, max((option.worst_attainment for option in prompt), default=0.0) - 0.01)
 
     def rank(option: FleetOption) -> tuple[bool, bool, float]:
         return option.ttft_p99_ms > ttft_p99_ms, option.worst_attainment < bar, _joules(option)
