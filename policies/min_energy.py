@@ -22,13 +22,13 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from selector.core.demandestimate import DemandEstimate
-from selector.core.exploration import Exploration
 from selector.core.forecast import Forecast, Look
 from selector.core.planner import Demand, DemandKey, Plan, Planner
 from selector.core.policy import PolicyContext
 from selector.core.prediction import Prediction
+from selector.core.probing import Prober
 from selector.core.sessions import Sessions
-from selector.core.types import TEXT_TYPES, Decision, FleetView, Outcome, RequestView
+from selector.core.types import Decision, FleetView, Outcome, RequestView
 from selector.errors import PolicyError
 
 _SCORED_AT_ONCE = 1
@@ -46,8 +46,8 @@ class Params:
     """`rate_window_s`: memory of the arrival rates; shorter follows faster, longer flaps less.
 
     Every `replan_s` the load is looked at; a plan is made when it moved by `shift_frac`, or after `renew_s`. At most
-    `explore_frac` of requests and energy go into probing arms whose acceptance was not seen for `stale_s`, or never. A
-    session's prefix counts as cached for `prefix_kept_s`.
+    `probe_frac` of requests and of energy is spent on learning whether arms that are not used have become better
+    (selector/core/probing.py; 0 never probes). A session's prefix counts as cached for `prefix_kept_s`.
     """
 
     replan_s: float = 1.0
@@ -55,8 +55,7 @@ class Params:
     shift_frac: float = 0.2
     rate_window_s: float = 15.0
     keep_within_frac: float = 0.02
-    explore_frac: float = 0.01
-    stale_s: float = 1800.0
+    probe_frac: float = 0.01
     prefix_kept_s: float = 300.0
 
 
@@ -100,19 +99,7 @@ class MinEnergy:
         self._of_arm: dict[str, list[int]] = {}
         for index, spec in enumerate(context.backends):
             self._of_arm.setdefault(spec.arm, []).append(index)
-        self._drafting = [
-            arm for arm, indices in self._of_arm.items() if self._specs[indices[0]].cost.verify_tokens > 1
-        ]
-        self._exploration = Exploration(
-            [
-                (arm, text_type)
-                for arm in self._drafting
-                for text_type in TEXT_TYPES
-                if context.acceptance.accept_length(arm, text_type) <= 1.0
-            ],
-            budget_frac=params.explore_frac,
-            stale_s=params.stale_s,
-        )
+        self._prober = Prober(context, requests_frac=params.probe_frac, energy_frac=params.probe_frac)
         self._plan: Plan | None = None
         self._planned_for = _Load([], None)
         self._available: list[bool] = []
@@ -136,7 +123,9 @@ class MinEnergy:
             best, reason = self._forecast.least_violation(request, predictions, planned=planned)
         else:
             best, reason = self._where_its_prefix_is(look, now_s, *found)
-            best, reason = self._probing(look, now_s, best, reason)
+        probe = self._prober.instead(request, look, best, now_s)
+        if probe is not None:
+            best, reason = probe, f"probe of an arm left: {probe.acceptance_samples:.0f} samples so far"
         prefix = self._sessions.prefix(request, now_s)
         cached = min(prefix.tokens, request.prompt_tokens - 1) if prefix and prefix.backend == best.backend else 0.0
         self._sessions.sent(request, best.backend, now_s)
@@ -181,26 +170,6 @@ class MinEnergy:
         if saved_j <= _extra_j(look.request, there, best):
             return best, reason
         return there, f"its prefix is there: saves {saved_j:.0f} J of prefill"
-
-    def _probing(self, look: Look, now_s: float, best: Prediction, reason: str) -> tuple[Prediction, str]:
-        """Now and then an arm whose acceptance is unknown or stale instead, where no target breaks."""
-        exploration, request = self._exploration, look.request
-        if exploration.may_probe():
-            for arm in self._drafting:
-                if arm == best.arm or not exploration.due(arm, request.text_type, now_s):
-                    continue
-                able = [
-                    found for index in self._of_arm[arm] if (found := look.at(index)) is not None and found.feasible
-                ]
-                if not able:
-                    continue
-                probe = min(able, key=lambda found: found.marginal_j_per_accepted_token)
-                extra_j = _extra_j(request, probe, best)
-                if exploration.affords(extra_j):
-                    exploration.probed(extra_j)
-                    return probe, f"probing {arm}: its acceptance of {request.text_type} is unknown or stale"
-        exploration.sent(best.marginal_j_per_accepted_token * request.expected_output_tokens)
-        return best, reason
 
     def _told(self, look: Look, arms: Sequence[str]) -> list[Prediction]:
         """The candidates of a decision: every backend of a small fleet; of a large one those that were considered.
@@ -291,7 +260,6 @@ class MinEnergy:
     def observe(self, outcome: Outcome) -> None:
         """The acceptance model, which the planner reads, has learnt it already; here a plan that is due is made."""
         self._estimate.ended(outcome)
-        self._exploration.observe(outcome, self._now_s)
         if self._making is not None:
             waited_s = self._now_s - self._scored_s
             self._score(min(_MOST_SCORED_AT_ONCE, _SCORED_AT_ONCE + int(waited_s * _SCORED_PER_S)))
@@ -305,11 +273,11 @@ def _extra_j(request: RequestView, one: Prediction, than: Prediction) -> float:
 
 def make_policy(params: Params, context: PolicyContext) -> MinEnergy:
     """Raises `PolicyError` for times that are not above 0 and a share that is below it."""
-    for name in ("replan_s", "renew_s", "rate_window_s", "stale_s", "prefix_kept_s"):
+    for name in ("replan_s", "renew_s", "rate_window_s", "prefix_kept_s"):
         value = getattr(params, name)
         if not 0 < value < math.inf:
             raise PolicyError(f"policy min_energy: {name}", f"is {value}", "give seconds above 0")
-    for name in ("keep_within_frac", "shift_frac", "explore_frac"):
+    for name in ("keep_within_frac", "shift_frac", "probe_frac"):
         value = getattr(params, name)
         if not 0 <= value < math.inf:
             raise PolicyError(f"policy min_energy: {name}", f"is {value}", "give a share such as 0.02, 0 for none")

@@ -6,7 +6,7 @@ Reading guide
     core/cost.py        step time and energy of an arm over batch and context.
     core/tracker.py     folds events into the fleet view; router and simulator share it.
     simulator/server.py the model of one SGLang server; the emulator runs it on a real clock.
-    router/app.py       the same policy in front of live servers.
+    router/relay.py     the same policy in front of live servers.
     cli/                one module a command; the only place that prints or exits.
 
 Words used throughout (target, drafter, arm, backend, step, accept length, TBT) are defined in the README.

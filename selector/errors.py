@@ -6,6 +6,7 @@
     │   ├── ProfileError        profiles/*.json
     │   ├── FleetError          the TOML file of fleet, SLO classes and policy
     │   ├── TraceError          request traces and decision logs
+    │   ├── StateError          a snapshot of what was learnt, or what another router told
     │   └── PolicyError         a policy file, its name or its parameters
     ├── DomainError             a question a model cannot answer (batch 0, accept length above the verify width)
     ├── SimulationError         a simulation that cannot go on
@@ -50,6 +51,10 @@ class FleetError(InputError):
 
 class TraceError(InputError):
     """A trace or decision log that cannot be read."""
+
+
+class StateError(InputError):
+    """Something learnt, on disk or from another router, that cannot be used. Going on without costs only learning."""
 
 
 class PolicyError(InputError):

@@ -114,6 +114,8 @@ def request_view(
     tbt_target_ms: float | None = None,
     needs: Iterable[Capability] = (),
     arrival_s: float = 0.0,
+    temperature: float | None = None,
+    refine_key: str | None = None,
 ) -> RequestView:
     """A request with everything a test does not care about filled in."""
     return RequestView(
@@ -126,6 +128,8 @@ def request_view(
         text_probabilities=text_probabilities,
         tbt_target_ms=tbt_target_ms,
         needs=frozenset(needs),
+        temperature=temperature,
+        refine_key=refine_key,
     )
 
 

@@ -14,7 +14,20 @@ from collections.abc import Sequence
 from selector import __version__
 from selector.errors import InputError, SelectorError
 
-_COMMANDS = ("demo", "serve", "simulate", "plan", "predict", "check", "classify", "profile", "emulate", "meter")
+_COMMANDS = (
+    "demo",
+    "serve",
+    "simulate",
+    "compare",
+    "sweep",
+    "plan",
+    "predict",
+    "check",
+    "classify",
+    "profile",
+    "emulate",
+    "meter",
+)
 
 _DESCRIPTION = """\
 Chooses the speculative-decoding drafter, or none, for every request, so that time-between-tokens targets are met at the

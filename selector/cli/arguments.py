@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Literal
 
 
 def positive(text: str) -> float:
@@ -11,6 +12,11 @@ def positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
+
+
+def target_choice(text: str) -> float | Literal["none"]:
+    """A TBT target in ms, or `none` for no target at all."""
+    return "none" if text == "none" else positive(text)
 
 
 def count(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -89,6 +90,11 @@ async def _serve(router: RunningRouter) -> int:
         loop.add_signal_handler(number, end)
     try:
         async with router:
+            # What was made by now stays: collections need not go through it again, while streams wait.
+            gc.collect()
+            gc.freeze()
+            if router.state.snapshots.problem is not None:
+                print(f"serve: {router.state.snapshots.problem}", file=sys.stderr)
             print(_ready_line(router), flush=True)
             await told.wait()
             if not await router.drain():

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-from selector.cli.arguments import figure, positive
+from selector.cli.arguments import target_choice
+from selector.cli.outputs import new_file, write_output
+from selector.cli.progress import progress
+from selector.cli.simulationtable import print_results
 from selector.cli.tracearguments import LoadedTraces, add_trace_arguments, load_traces
-from selector.files.fleet import load_fleet_with_profiles
-from selector.simulator.report import PolicyResult
-from selector.simulator.trial import check_policies, prepare, simulate_policy
+from selector.errors import TraceError
+from selector.files.digest import sha256_of
+from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
+from selector.files.policy import load_policy_file
+from selector.simulator.page.document import Page
+from selector.simulator.page.provenance import fleet_facts, policy_facts, program_facts
+from selector.simulator.trial import Trial, check_policies, prepare, run_trial
 
 NAME = "simulate"
 
@@ -32,6 +38,10 @@ examples:
 
   what another policy would have done with yesterday's traffic:
     drafter-selector simulate --trace decisions.jsonl --fleet fleet.toml --policy ./my_policy.py --json
+
+  what a tighter target costs, as a page to look at:
+    drafter-selector simulate --trace AzureLLMInferenceTrace_conv.csv --fleet fleet.toml --policy pack \\
+        --policy min_energy --tbt-target-ms 25 --tbt-target-ms 10 --tbt-target-ms 5 --html report.html
 
 Energy is all board energy of the fleet, idle included. A trace of token counts holds no text: the text mix is an
 assumption, printed with the result.
@@ -55,8 +65,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="P",
         help="a shipped policy (min_energy, static:ARM …) or a path; repeat to compare; default: the fleet file's",
     )
-    parser.add_argument("--tbt-target-ms", type=positive, metavar="X", help="one target for every request")
+    parser.add_argument(
+        "--tbt-target-ms",
+        type=target_choice,
+        action="append",
+        metavar="X",
+        help="one target for every request, `none` for no target; repeat to compare; default: the fleet file's classes",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of text types and accept lengths")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page with charts there")
+    parser.add_argument(
+        "--decisions", type=Path, metavar="FILE", help="write the decision log of every run there, as `serve` does"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
     parser.set_defaults(run=run)
 
@@ -65,18 +85,37 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command."""
     loaded = load_fleet_with_profiles(args.fleet)
     traces = load_traces(args)
-    requests = prepare(traces.trace, loaded, tbt_target_ms=args.tbt_target_ms, rate_scale=args.rate_scale)
     names: list[str] = args.policy or [loaded.fleet.policy.name]
+    targets = list(dict.fromkeys(args.tbt_target_ms or [None]))
+    prepared = {
+        target: prepare(traces.trace, loaded, tbt_target_ms=target, rate_scale=args.rate_scale) for target in targets
+    }
     check_policies(loaded, names)
     notes = Console(stderr=True, quiet=args.json, markup=False, emoji=False, highlight=False, soft_wrap=True)
     for note in traces.notes():
         notes.print(note)
-    results = []
-    with Progress(console=notes, transient=True, disable=args.json or not sys.stderr.isatty()) as progress:
-        task = progress.add_task("simulating", total=len(names))
-        for name in names:
-            results.append(simulate_policy(loaded, requests, name, seed=args.seed))
-            progress.advance(task)
+    trials = []
+    with (
+        progress("simulating", len(targets) * len(names), quiet=args.json) as advance,
+        new_file(args.decisions) if args.decisions else nullcontext() as decisions,
+    ):
+        for target, requests in prepared.items():
+            for name in names:
+                trials.append(
+                    run_trial(
+                        loaded,
+                        requests,
+                        load_policy_file(name),
+                        seed=args.seed,
+                        tbt_target_ms=target,
+                        watched=args.html is not None,
+                        log=decisions.write if decisions is not None else None,
+                    )
+                )
+                advance()
+    results = [trial.result for trial in trials]
+    if args.html is not None:
+        write_output(args.html, _page(args, traces, loaded, trials).html())
     if args.json:
         document = {
             "results": [result.model_dump() for result in results],
@@ -87,49 +126,40 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(document))
     else:
         width = None if sys.stdout.isatty() else _PIPE_COLUMNS
-        _print(results, traces, Console(markup=False, emoji=False, soft_wrap=True, width=width))
+        print_results(results, traces, Console(markup=False, emoji=False, soft_wrap=True, width=width))
+        for written in filter(None, (args.html, args.decisions)):
+            notes.print(f"wrote {written}")
     return 0
 
 
-def _print(results: Sequence[PolicyResult], traces: LoadedTraces, console: Console) -> None:
-    for line in traces.summary():
-        console.print(line)
-    console.print(_table(results))
-    for result in results:
-        total = sum(result.decisions_by_arm.values()) or 1
-        arms = ", ".join(f"{arm} {count / total:.0%}" for arm, count in result.decisions_by_arm.items() if count)
-        console.print(f"{result.policy}: {result.requests} requests done; {arms or 'none sent anywhere'}")
-        if result.requests_rejected or result.requests_dropped:
-            lost = f"{result.requests_rejected} rejected, {result.requests_dropped} over every backend's context"
-            console.print(f"{result.policy}: {lost}")
-    worst = max(result.extrapolated_energy_frac for result in results)
-    if worst > 0.05:
-        console.print(f"note: up to {worst:.0%} of decode energy lies outside the profile's measured cells")
-
-
-def _table(results: Sequence[PolicyResult]) -> Table:
-    """Fits 80 columns with policy names of 15."""
-    table = Table(
-        title="joules per accepted token, idle included; decode only beside it",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        collapse_padding=True,
-    )
-    table.add_column("policy", overflow="fold")
-    for column in ("J/token", "decode", "attained", "TBT\np50", "\np99 ms", "TTFT\np50", "\np99 ms", "W"):
-        table.add_column(column, justify="right", no_wrap=True)
-    best = min((r.j_per_accepted_token for r in results if r.j_per_accepted_token is not None), default=None)
-    for result in results:
-        lowest = result.j_per_accepted_token == best and len(results) > 1
-        table.add_row(
-            result.policy,
-            figure(result.j_per_accepted_token, 4) + (" ◀" if lowest else ""),
-            figure(result.decode_j_per_accepted_token, 4),
-            "-" if result.tbt_attainment is None else f"{result.tbt_attainment:.1%}",
-            figure(result.tbt_p50_ms, 2),
-            figure(result.tbt_p99_ms, 2),
-            figure(result.ttft_p50_ms, 0),
-            figure(result.ttft_p99_ms, 0),
-            figure(result.mean_power_w, 0),
+def _page(args: argparse.Namespace, traces: LoadedTraces, loaded: LoadedFleet, trials: Sequence[Trial]) -> Page:
+    results = [trial.result for trial in trials]
+    files = [
+        (
+            f"trace {source.trace.name}",
+            f"{source.path}: {source.trace.kind}, sha256 {sha256_of(source.path, 'trace', TraceError)}",
         )
-    return table
+        for source in traces.sources
+    ]
+    facts = [
+        *program_facts(f"drafter-selector {shlex.join(sys.argv[1:])}"),
+        *files,
+        ("requests", f"{len(traces.trace.requests):,}, rate scale {args.rate_scale:g}"),
+        ("text types", "; ".join(traces.summary())),
+        ("seed", str(args.seed)),
+        *policy_facts(results),
+        *fleet_facts(loaded),
+    ]
+    notes = [
+        "Costs and accept lengths come from the profile; the simulated servers accept what it says.",
+        *traces.notes(),
+    ]
+    worst = max(result.extrapolated_energy_frac for result in results)
+    notes.append(f"At most {worst:.1%} of a run's decode energy lies outside the profile's measured cells.")
+    return Page(
+        title=f"{loaded.fleet.target} on {traces.trace.name}",
+        trials=trials,
+        backends=loaded.specs,
+        facts=facts,
+        notes=notes,
+    )

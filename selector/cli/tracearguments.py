@@ -99,11 +99,11 @@ class LoadedTraces:
             yield f"trace {source.trace.name}: {said}"
 
 
-def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that `load_traces` reads, and `--rate-scale`."""
+def add_trace_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Adds the options that `load_traces` reads, and `--rate-scale`; `required` is about `--trace`."""
     parser.add_argument(
         "--trace",
-        required=True,
+        required=required,
         action="append",
         type=Path,
         metavar="T",

@@ -1,128 +1,77 @@
-"""How many tokens a request gets per step on each arm: the accept length, by text type.
+"""How many tokens a request gets per step on each arm: the accept length, by text type, learnt as requests finish.
 
-Drafts are modelled with one survival rate p per arm and text type: the k-th drafted token is accepted with probability
-p^k, so a step that verifies w tokens (w − 1 drafts and the bonus token) yields
+    profile ──▶ prior per arm × text type ──▶ estimate ──▶ predictions of policies and planner
+    finished request ──▶ possible? ──▶ sums of its types (fading) ──┘
+                                  └──▶ drift tests ──▶ restart from recent requests
 
-    a = 1 + p + p² + … + p^(w−1) = (1 − p^w) / (1 − p)                                       (accept length, 1 ≤ a ≤ w)
+`survival` is the model of one step, `acceptancesums` what requests teach, `acceptancearm` how profile, arm and text
+type are weighed, `drift` the tests. Around the mean, requests differ (`request_spread`) and so do the steps of a
+request; both decide how many requests meet a TBT target. Losing what was learnt costs only learning.
 
-A mean published for another verify width is converted through its p. Around the mean, requests differ
-(`request_spread`) and so do the steps of a request; both decide how many requests meet a TBT target.
+A request whose text type is uncertain teaches each type by its probability. It is not asked which type its acceptance
+looks like: an arm that got worse on one type would pass for another type, and its drift would never be seen.
 
-The model starts at a prior from the profile and is updated by each finished request. Losing it costs only learning.
+The half-life is in requests of one arm × text type, not in passes or hours: requests are the units of information (see
+`acceptancesums`), so it fixes the precision, and an arm that nobody uses is not forgotten. With h requests an estimate
+rests on the equivalent of 2 h / ln 2 of them, about 1 % of error at the default; what moves faster is for the drift
+tests.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from operator import mul
 from statistics import NormalDist
 
-from selector.core.types import TEXT_TYPES, UNKNOWN_TEXT_TYPE
-from selector.errors import DomainError
+from selector.core.acceptancearm import AcceptancePrior, Arm, Cell
+from selector.core.acceptancelearning import add, add_to_effects, deviation, restart, shares_of, shift_of
+from selector.core.drift import DriftAlarm, Shift
+from selector.core.effects import Effect
+from selector.core.refinement import Refinement
+from selector.core.survival import accept_length_of, converted_accept_length, step_variance, survival_rate_of
+from selector.core.types import TEXT_TYPES, UNKNOWN_TEXT_TYPE, RequestView
 
-_BISECTION_STEPS = 60
-_CURVE_LINES = 1024
+__all__ = [
+    "HALF_LIFE_REQUESTS",
+    "REFINE_KEYS",
+    "AcceptanceModel",
+    "AcceptancePrior",
+    "Estimate",
+    "accept_length_of",
+    "converted_accept_length",
+    "step_variance",
+    "survival_rate_of",
+]
 
-
-def accept_length_of(survival_rate: float, verify_tokens: int) -> float:
-    """(1 − p^w) / (1 − p): mean tokens per step at survival rate p in [0, 1] and verify width w ≥ 1."""
-    if not 0.0 <= survival_rate <= 1.0 or verify_tokens < 1:
-        raise DomainError(f"no accept length at survival rate {survival_rate} and verify width {verify_tokens}")
-    if survival_rate > 1.0 - 1e-9:
-        return float(verify_tokens)
-    return float((1.0 - survival_rate**verify_tokens) / (1.0 - survival_rate))
-
-
-@lru_cache(maxsize=65536)
-def survival_rate_of(accept_length: float, verify_tokens: int) -> float:
-    """The p with (1 − p^w) / (1 − p) = a. Raises `DomainError` unless 1 ≤ a ≤ w."""
-    if not 1.0 <= accept_length <= verify_tokens:
-        raise DomainError(f"accept length {accept_length} is outside 1 … {verify_tokens}, the verify width")
-    low, high = 0.0, 1.0
-    for _ in range(_BISECTION_STEPS):
-        middle = 0.5 * (low + high)
-        if accept_length_of(middle, verify_tokens) < accept_length:
-            low = middle
-        else:
-            high = middle
-    return 0.5 * (low + high)
-
-
-def converted_accept_length(accept_length: float, from_verify_tokens: int, to_verify_tokens: int) -> float:
-    """An accept length known at one verify width, at another, by one survival rate."""
-    return accept_length_of(survival_rate_of(accept_length, from_verify_tokens), to_verify_tokens)
-
-
-def step_variance(accept_length: float, verify_tokens: int) -> float:
-    """Variance of the tokens of one step around the mean `accept_length`, under the survival-rate model."""
-    return _variance_of(survival_rate_of(accept_length, verify_tokens), accept_length, verify_tokens)
-
-
-def _variance_of(survival_rate: float, accept_length: float, verify_tokens: int) -> float:
-    # E[X²] = Σ_{k≥1} (2k − 1) P(X ≥ k) with P(X ≥ k) = p^(k−1).
-    second_moment = sum((2 * k - 1) * survival_rate ** (k - 1) for k in range(1, verify_tokens + 1))
-    return max(0.0, second_moment - accept_length * accept_length)
-
-
-@lru_cache(maxsize=64)
-def _variance_curve(verify_tokens: int) -> tuple[list[float], list[tuple[float, float, float]]]:
-    """`step_variance` as a chain of short lines: the accept lengths where they start, and (start, variance, slope)."""
-    rates = [point / _CURVE_LINES for point in range(_CURVE_LINES + 1)]
-    starts = [accept_length_of(rate, verify_tokens) for rate in rates]
-    variances = [_variance_of(rate, start, verify_tokens) for rate, start in zip(rates, starts, strict=True)]
-    slopes = [(v1 - v0) / (a1 - a0) for (a0, v0), (a1, v1) in pairwise(zip(starts, variances, strict=True))]
-    return starts, list(zip(starts, variances, [*slopes, 0.0], strict=True))
-
-
-def _step_variance_frac(accept_length: float, verify_tokens: int) -> float:
-    """`step_variance` over the mean squared, read off the curve: every prediction asks for it."""
-    starts, lines = _variance_curve(verify_tokens)
-    start, variance, slope = lines[bisect_right(starts, accept_length) - 1]
-    return (variance + slope * (accept_length - start)) / (accept_length * accept_length)
+HALF_LIFE_REQUESTS = 500.0
+REFINE_KEYS = 4_096
+_KEPT_ALARMS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptancePrior:
-    """What the profile knows of one arm on one text type, before any request was seen."""
+class Estimate:
+    """What is known of an arm on a text type, for policies and for explanations."""
 
     mean: float
-    """Mean accept length, bonus token included."""
-    request_spread: float = 0.0
-    """Standard deviation of a request's own mean accept length over its mean (relative)."""
-
-
-class _Estimate:
-    """Running estimate of one arm on one text type, in verify passes, with what predictions read from it."""
-
-    __slots__ = ("_width", "mean", "spread", "step_variance_frac", "total", "weight")
-
-    def __init__(self, prior: AcceptancePrior, weight: float, width: int) -> None:
-        self._width = width
-        self.weight = weight
-        self.total = prior.mean * weight
-        self.mean = prior.mean
-        self.spread = prior.request_spread
-        self.step_variance_frac = _step_variance_frac(prior.mean, width) if width > 1 else 0.0
-
-    def add(self, verify_passes: int, tokens: int, keep: float) -> None:
-        """Adds passes that gave `tokens`; what was known before keeps the share `keep` of its weight."""
-        self.weight = self.weight * keep + verify_passes
-        self.total = self.total * keep + tokens
-        self.mean = self.total / self.weight
-        self.step_variance_frac = _step_variance_frac(self.mean, self._width)
+    standard_deviation: float
+    """Of the mean: how far it may be off."""
+    samples: float
+    """Requests behind it, faded ones by what is left of them; 0 for the profile alone."""
+    request_spread: float
+    prior_mean: float
+    restarts: int
+    """How often a drift made it begin anew."""
 
 
 class AcceptanceModel:
     """Accept length per arm and text type: prior from the profile, updated online.
 
-    Each finished request adds its verify passes to the estimate; `prior_passes` is the weight of the prior in passes,
-    and older passes count half after `half_life_passes` further ones. Samples that cannot be (negative, above the
-    verify width) are refused and counted in `refused_samples`.
+    Samples that cannot be (negative, above the verify width, without a pass) are refused and counted in
+    `refused_samples`. Not thread-safe.
     """
 
     def __init__(
@@ -130,38 +79,40 @@ class AcceptanceModel:
         priors: Mapping[str, Mapping[str, AcceptancePrior]],
         verify_tokens: Mapping[str, int],
         *,
-        prior_passes: float = 2_000.0,
-        half_life_passes: float = 50_000.0,
+        half_life_requests: float = HALF_LIFE_REQUESTS,
+        refine_keys: int = REFINE_KEYS,
     ) -> None:
+        """Raises `DomainError` for a prior that its verify width cannot yield."""
         self._verify_tokens = dict(verify_tokens)
-        # By arm and text type; the types of an arm in the order of TEXT_TYPES.
-        self._estimates: dict[str, dict[str, _Estimate]] = {}
-        # What predictions read, derived from the estimates; the means include that of the unknown text type.
-        self._inverse_means: dict[str, list[float]] = {}
-        self._means: dict[str, dict[str, float]] = {}
-        self._half_life_passes = half_life_passes
+        self.half_life_requests = half_life_requests
+        self.learning: dict[str, Arm] = {
+            arm: Arm(arm, priors.get(arm, {}), width) for arm, width in self._verify_tokens.items() if width > 1
+        }
+        """By arm; an arm that verifies one token has nothing to learn. For `acceptancestate`."""
+        self.refinement = Refinement(refine_keys)
         self.samples = 0
         self.refused_samples = 0
-        for arm, width in self._verify_tokens.items():
-            known = priors.get(arm, {})
-            self._estimates[arm] = {}
-            for text_type in TEXT_TYPES:
-                prior = known.get(text_type, AcceptancePrior(mean=1.0))
-                if not 1.0 <= prior.mean <= width:
-                    raise DomainError(f"accept length {prior.mean} of {arm} on {text_type} is outside 1 … {width}")
-                self._estimates[arm][text_type] = _Estimate(prior, prior_passes, width)
-            self._derive(arm)
+        self.drift_alarms: deque[DriftAlarm] = deque(maxlen=_KEPT_ALARMS)
+        """The last ones, oldest first."""
+        self.drift_alarm_count = 0
+        self._one = dict.fromkeys([*TEXT_TYPES, UNKNOWN_TEXT_TYPE], 1.0)
+        self._means: dict[str, dict[str, float]] = dict.fromkeys(self._verify_tokens, self._one)
+        for arm in self.learning:
+            self.derive(arm)
 
-    def _derive(self, arm: str) -> None:
-        estimates = self._estimates[arm]
-        self._inverse_means[arm] = inverse = [1.0 / estimate.mean for estimate in estimates.values()]
-        means = self._means[arm] = {text_type: estimate.mean for text_type, estimate in estimates.items()}
-        means[UNKNOWN_TEXT_TYPE] = len(inverse) / math.fsum(inverse)
+    def derive(self, arm: str) -> None:
+        """Works out what predictions read, after cells of the arm were refreshed."""
+        learning = self.learning[arm]
+        learning.derive()
+        means = self._means[arm] = learning.means
+        means[UNKNOWN_TEXT_TYPE] = len(learning.inverse_means) / math.fsum(learning.inverse_means)
 
     @property
     def arms(self) -> tuple[str, ...]:
         """The arms known to the model."""
         return tuple(self._verify_tokens)
+
+    # ---- what is predicted
 
     def accept_length(self, arm: str, text_type: str, probabilities: Sequence[float] | None = None) -> float:
         """Expected accept length of a request on `arm`.
@@ -176,7 +127,7 @@ class AcceptanceModel:
             raise ValueError(f"{len(probabilities)} probabilities for {len(TEXT_TYPES)} text types")
         if self._verify_tokens[arm] == 1:
             return 1.0
-        return 1.0 / math.fsum(map(mul, probabilities, self._inverse_means[arm]))
+        return 1.0 / math.fsum(map(mul, probabilities, self.learning[arm].inverse_means))
 
     def mean_accept_lengths(self, arm: str) -> Mapping[str, float]:
         """`accept_length` of `arm` by text type, the unknown one included. Not kept up to date: ask per decision."""
@@ -184,8 +135,24 @@ class AcceptanceModel:
 
     def request_spread(self, arm: str, text_type: str) -> float:
         """Relative standard deviation between the mean accept lengths of requests."""
-        estimate = self._estimates.get(arm, {}).get(text_type)
-        return estimate.spread if estimate else 0.0
+        cell = self._cell(arm, text_type)
+        return cell.spread if cell else 0.0
+
+    def estimate(self, arm: str, text_type: str) -> Estimate:
+        """The estimate with its uncertainty. Raises `KeyError` for an arm or type without one (no drafter, unknown)."""
+        cell = self.learning[arm].cells[text_type]
+        return Estimate(
+            mean=cell.mean,
+            standard_deviation=cell.deviation,
+            samples=cell.samples,
+            request_spread=cell.spread,
+            prior_mean=cell.prior.mean,
+            restarts=cell.epoch,
+        )
+
+    def effects(self, arm: str) -> Mapping[str, Effect]:
+        """Effects of context length and temperature that the data says anything about. Raises `KeyError`."""
+        return self.learning[arm].effects.known() if self._verify_tokens[arm] > 1 else {}
 
     def slow_accept_length(
         self,
@@ -211,44 +178,144 @@ class AcceptanceModel:
         quantile: float,
     ) -> tuple[float, float]:
         """(`accept_length`, `slow_accept_length`) at the price of one of them."""
+        return self._lengths(arm, text_type, probabilities, output_tokens, quantile, None)
+
+    def of_request(self, arm: str, request: RequestView, quantile: float) -> tuple[float, float]:
+        """`accept_lengths` of a request, with what its context, temperature and refinement key are known to change."""
+        return self._lengths(
+            arm, request.text_type, request.text_probabilities, request.expected_output_tokens, quantile, request
+        )
+
+    def samples_behind(self, arm: str, request: RequestView) -> float:
+        """Requests behind the estimate for `request`: of its types, by their probabilities."""
+        learning = self.learning.get(arm)
+        if learning is None:
+            return 0.0
+        cell = learning.cells.get(request.text_type)
+        if cell and request.text_probabilities is None:
+            return cell.samples
+        shares = request.text_probabilities or (1.0 / len(TEXT_TYPES),) * len(TEXT_TYPES)
+        return math.fsum(share * each.samples for share, each in zip(shares, learning.cells.values(), strict=True))
+
+    def _lengths(
+        self,
+        arm: str,
+        text_type: str,
+        probabilities: Sequence[float] | None,
+        output_tokens: float,
+        quantile: float,
+        request: RequestView | None,
+    ) -> tuple[float, float]:
         width = self._verify_tokens[arm]
         if width == 1:
             return 1.0, 1.0
-        estimate = self._estimates[arm].get(text_type)
-        spread = estimate.spread if estimate else 0.0
-        if estimate and probabilities is None:
-            mean, step_variance_frac = estimate.mean, estimate.step_variance_frac
+        learning = self.learning[arm]
+        cell = learning.cells.get(text_type)
+        spread = cell.spread if cell else 0.0
+        shape = (cell or learning.cells[TEXT_TYPES[0]]).shape
+        if cell and probabilities is None:
+            mean, variance_of_step = cell.mean, cell.step_variance
         else:
             mean = self.accept_length(arm, text_type, probabilities)
-            step_variance_frac = _step_variance_frac(mean, width)
+            variance_of_step = shape.variance(mean)
+        if request is not None and (learning.effects.any_applied or request.refine_key is not None):
+            mean = self._refined(arm, mean, text_type, request)
+            variance_of_step = shape.variance(mean)
         steps = output_tokens / mean if output_tokens > mean else 1.0
-        variance = spread * spread + step_variance_frac / steps
+        variance = spread * spread + variance_of_step / (mean * mean * steps)
         slow = mean * (1.0 - _normal_quantile(quantile) * math.sqrt(variance))
         return mean, slow if slow > 1.0 else 1.0
 
-    def observe(self, arm: str, text_type: str, verify_passes: int, accepted_drafts: int) -> bool:
+    def _refined(self, arm: str, mean: float, text_type: str, request: RequestView) -> float:
+        """The mean with what is known of the request's context, temperature and key."""
+        effect = self.learning[arm].effects.factor(text_type, request.prompt_tokens, request.temperature)
+        refined = mean * effect
+        if request.refine_key is not None:
+            refined = 1.0 + (refined - 1.0) * self.refinement.factor(request.refine_key, arm)
+        return min(max(refined, 1.0), float(self._verify_tokens[arm]))
+
+    # ---- what is learnt
+
+    def observe(
+        self,
+        arm: str,
+        text_type: str,
+        verify_passes: int,
+        accepted_drafts: int,
+        *,
+        request: RequestView | None = None,
+        at_s: float | None = None,
+    ) -> bool:
         """Adds a finished request; returns whether the sample was possible and therefore used.
 
-        An unknown text type teaches nothing about any type and is not used, nor is it counted as refused.
+        `request` is its view, for the probabilities of its types, its context, temperature and key; `at_s` the time
+        that a drift alarm gets. An unknown text type teaches nothing about any type and is not used, nor is it counted
+        as refused.
         """
-        width = self._verify_tokens.get(arm)
-        if width is None or width == 1 or text_type == UNKNOWN_TEXT_TYPE:
+        learning = self.learning.get(arm)
+        if learning is None or text_type == UNKNOWN_TEXT_TYPE:
             return False
-        if verify_passes <= 0 or accepted_drafts < 0 or accepted_drafts > verify_passes * (width - 1):
+        if verify_passes <= 0 or accepted_drafts < 0 or accepted_drafts > verify_passes * (learning.width - 1):
             self.refused_samples += 1
             return False
-        keep = 0.5 ** (verify_passes / self._half_life_passes)
-        self._estimates[arm][text_type].add(verify_passes, verify_passes + accepted_drafts, keep)
-        self._derive(arm)
+        tokens = verify_passes + accepted_drafts
+        shares = shares_of(text_type, None if request is None else request.text_probabilities)
+        factor = self._factor(arm, learning, shares, request)
+        seen = deviation(learning, shares, verify_passes, tokens, factor)
         self.samples += 1
+        add(learning, shares, verify_passes, tokens, self.half_life_requests)
+        shift = None
+        if seen.tested:
+            if request is not None:
+                add_to_effects(learning, shares, request, seen, verify_passes)
+                if request.refine_key is not None:
+                    passes = float(verify_passes), seen.expected_passes
+                    self.refinement.add(request.refine_key, arm, tokens, *passes, seen.variance)
+            shift = shift_of(learning, shares, seen.z, verify_passes, tokens)
+        if shift is None:
+            self.derive(arm)
+        else:
+            self._restart(arm, learning, shift, at_s)
         return True
+
+    def _factor(self, arm: str, learning: Arm, shares: Mapping[str, float], request: RequestView | None) -> float:
+        """By what the request's accept length is known to differ from that of its types."""
+        if request is None or not (learning.effects.any_applied or request.refine_key is not None):
+            return 1.0
+        mean = 1.0 / math.fsum(share / learning.cells[name].mean for name, share in shares.items())
+        return self._refined(arm, mean, max(shares, key=shares.__getitem__), request) / mean
+
+    def _restart(self, arm: str, learning: Arm, shift: Shift, at_s: float | None) -> None:
+        """A drift: estimates begin anew; keys of an arm that moved as a whole do too."""
+        main = max(shift.recent, key=lambda name: shift.recent[name].requests)
+        before = learning.cells[main].mean
+        restart(learning, shift)
+        whole = len(shift.moved) == len(TEXT_TYPES)
+        if whole:
+            self.refinement.forget_arm(arm)
+        self.derive(arm)
+        self.drift_alarm_count += 1
+        self.drift_alarms.append(
+            DriftAlarm(
+                arm=arm,
+                text_types=shift.moved,
+                whole_arm=whole,
+                direction=shift.direction,
+                accept_length_before=before,
+                accept_length_after=learning.cells[main].mean,
+                arm_requests=learning.requests,
+                requests_since_shift=shift.requests,
+                at_s=at_s,
+            )
+        )
 
     def snapshot(self) -> dict[str, dict[str, float]]:
         """Mean accept length per arm and text type, for reports."""
-        return {
-            arm: {text_type: estimate.mean for text_type, estimate in estimates.items()}
-            for arm, estimates in self._estimates.items()
-        }
+        return {arm: {text_type: self._means[arm][text_type] for text_type in TEXT_TYPES} for arm in self._means}
+
+    def _cell(self, arm: str, text_type: str) -> Cell | None:
+        learning = self.learning.get(arm)
+        return learning.cells.get(text_type) if learning else None
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,8 @@
 
     decide(request)  policy.decide on the tracker's view, checked; the request counts as in flight
     retract(id)      the backend failed before the first byte: the request is in flight no more and may be decided again
+    restored(state)  what an earlier run learnt is taken over, before the first decision
+    heard(others)    what other routers learnt is added
     end(outcome)     the request ended: the tracker, the acceptance and output-length models and the policy learn it
 
 That all three share it is what makes a simulated decision the router's decision.
@@ -9,6 +11,9 @@ That all three share it is what makes a simulated decision the router's decision
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from selector.core.acceptancestate import AcceptanceState, Contribution, OtherModels, restore
 from selector.core.eligibility import eligible
 from selector.core.policy import Policy, PolicyContext
 from selector.core.tracker import FleetTracker, OutputLengthModel
@@ -29,6 +34,7 @@ class Controller:
         self.lengths = OutputLengthModel()
         self.policy_failures = 0
         self.last_policy_failure: str | None = None
+        self._others = OtherModels(context.acceptance)
         self._policy = policy
         self._fallback = fallback
         self._names = frozenset(spec.name for spec in context.backends)
@@ -68,11 +74,17 @@ class Controller:
 
     def end(self, outcome: Outcome, now_s: float) -> bool:
         """A request ended. Returns False, and learns nothing, if it had ended before."""
+        request = self.tracker.request(outcome.request_id)
         if not self.tracker.finished(outcome.request_id, now_s):
             return False
         if outcome.verify_passes is not None and outcome.accepted_drafts is not None:
             self.context.acceptance.observe(
-                outcome.arm, outcome.text_type, outcome.verify_passes, outcome.accepted_drafts
+                outcome.arm,
+                outcome.text_type,
+                outcome.verify_passes,
+                outcome.accepted_drafts,
+                request=request,
+                at_s=now_s,
             )
         if outcome.finish is Finish.DONE:
             self.lengths.observe(outcome.text_type, outcome.accepted_tokens)
@@ -84,3 +96,11 @@ class Controller:
             self.policy_failures += 1
             self.last_policy_failure = f"{type(error).__name__}: {error}"
         return True
+
+    def restored(self, state: AcceptanceState) -> None:
+        """Takes over what an earlier run learnt of acceptance. Raises `DomainError`, and changes nothing, if unfit."""
+        restore(self.context.acceptance, state)
+
+    def heard(self, others: Mapping[str, Contribution]) -> None:
+        """Takes what the other routers learnt so far, by their names. Raises `DomainError` for what cannot be."""
+        self._others.combine(others)

@@ -43,6 +43,9 @@ _BATCH_BEND = 64.0
 
 Chosen by leaving out cells of the first H200 profile (bench/leave_one_out.py); values from 32 to 200 do alike."""
 
+_COVERED_WITHIN = 1e-6
+"""A context this close (relative) to a measured one counts as it: sums of contexts are rounded."""
+
 _LEAST_FRAC = 0.05
 """No slope, followed down to a shorter context, takes a cost below this share of the measured one."""
 
@@ -196,16 +199,41 @@ class StepCost:
         Inside means: between the smallest and largest measured batch, and between the contexts measured at the two
         batches around it (interpolated over batch).
         """
-        if not self.min_batch <= batch <= self.max_batch:
+        contexts = self.covered_contexts(batch)
+        if contexts is None:
             return False
+        tolerance = _COVERED_WITHIN * (1.0 + context_tokens)
+        return contexts[0] - tolerance <= context_tokens <= contexts[1] + tolerance
+
+    def lines(self, batch: int) -> Sequence[tuple[float, float, float, float, float]]:
+        """T and E of one batch over the context, as a chain of lines, one from each of `context_knots` on.
+
+        (context, ms there, ms per token beyond, J there, J per token beyond). What `step` computes, for those who ask
+        for one batch many times. Raises `DomainError` for a batch < 1.
+        """
+        if batch < 1:
+            raise DomainError(f"no decode step has batch {batch}")
+        position = max(0, batch - self.min_batch)
+        lower = min(position, self._last_pair)
+        frac = position - lower
+        if frac == 0:
+            return self._rows[lower]
+        mixed = []
+        for low, high in zip(self._rows[lower], self._rows[lower + 1], strict=True):
+            ms, ms_rise, j, j_rise = (a + frac * (b - a) for a, b in zip(low[1:], high[1:], strict=True))
+            mixed.append((low[0], ms, ms_rise, j, j_rise))
+        return mixed
+
+    def covered_contexts(self, batch: float) -> tuple[float, float] | None:
+        """The contexts measured at the two batches around `batch`, interpolated over batch; `None` outside them."""
+        if not self.min_batch <= batch <= self.max_batch:
+            return None
         upper = min(bisect_right(self._batches, batch), len(self._batches) - 1)
         lower = max(upper - 1, 0)
         (low0, high0), (low1, high1) = self._context_range[lower], self._context_range[upper]
         width = self._batches[upper] - self._batches[lower]
         frac = (batch - self._batches[lower]) / width if width else 0.0
-        tolerance = 1e-6 * (1.0 + context_tokens)
-        low, high = low0 + frac * (low1 - low0), high0 + frac * (high1 - high0)
-        return low - tolerance <= context_tokens <= high + tolerance
+        return low0 + frac * (low1 - low0), high0 + frac * (high1 - high0)
 
     @property
     def context_knots(self) -> tuple[float, ...]:

@@ -21,8 +21,10 @@ def eligible(request: RequestView, fleet: FleetView, context: PolicyContext) -> 
 
     The fleet view has its backends in the order of `context.backends`: both come from the same fleet file.
     """
+    # Asked for every backend at every decision: `can_ever_serve`, in place.
+    tokens, needs = request.prompt_tokens + (request.max_output_tokens or 1), request.needs
     return [
-        (view, spec)
-        for view, spec in zip(fleet.backends, context.backends, strict=True)
-        if view.available and can_ever_serve(request, spec)
+        pair
+        for pair in zip(fleet.backends, context.backends, strict=True)
+        if pair[0].available and tokens <= pair[1].max_context_tokens and not (needs and needs & pair[1].cannot_serve)
     ]

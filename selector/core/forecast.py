@@ -7,7 +7,7 @@ every backend that can serve the request, and says what to do when none is feasi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from selector.core.leastloaded import requests_in_words
 from selector.core.policy import BackendSpec, PolicyContext
@@ -59,7 +59,10 @@ class PrefillShare:
 
 
 class Look:
-    """Predictions of one request over one view of the fleet, each made when it is first asked for."""
+    """Predictions of one request over one view of the fleet, each made when it is first asked for.
+
+    Iterating makes them all.
+    """
 
     __slots__ = ("_bursts", "_context_tokens", "_forecast", "_made", "fleet", "lengths", "request")
 
@@ -102,6 +105,9 @@ class Look:
     def all(self) -> list[Prediction]:
         """Those of every backend that can serve the request, in the fleet's order."""
         return [found for index in range(len(self.fleet.backends)) if (found := self.at(index)) is not None]
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return iter(self.all())
 
     def made(self) -> list[Prediction]:
         """Those made so far."""

@@ -45,6 +45,8 @@ class Prediction(NamedTuple):
     """A place in the batch and in the KV cache is free; otherwise the request waits in the backend's queue."""
     feasible: bool
     """It fits, meets its own target and breaks nobody's."""
+    acceptance_samples: float = 0.0
+    """Finished requests behind the estimate of `accept_length`."""
 
     def candidate(self) -> Candidate:
         """The prediction as it goes into a decision, with what stands against it in words."""
@@ -55,6 +57,8 @@ class Prediction(NamedTuple):
             tbt_ms=self.tbt_ms,
             marginal_j_per_accepted_token=self.marginal_j_per_accepted_token,
             note=_AGAINST[self.fits, self.meets_target, self.keeps_others],
+            accept_length=self.accept_length,
+            acceptance_samples=self.acceptance_samples,
         )
 
 
@@ -70,7 +74,7 @@ class AcceptLengths:
     A slow one is reached at `quantile`. Requests already running are taken to be as long as the new one.
     """
 
-    __slots__ = ("_acceptance", "_of_request", "_of_running", "_quantile", "_request", "deviate", "means")
+    __slots__ = ("_acceptance", "_of_request", "_of_running", "_quantile", "_request", "_samples", "deviate", "means")
 
     def __init__(self, request: RequestView, acceptance: AcceptanceModel, quantile: float) -> None:
         self._request = request
@@ -79,6 +83,7 @@ class AcceptLengths:
         self.deviate = normal_deviate(quantile)
         self._of_request: dict[str, tuple[float, float]] = {}
         self._of_running: dict[tuple[str, str], tuple[float, float]] = {}
+        self._samples: dict[str, float] = {}
         self.means = acceptance.mean_accept_lengths
         """Arm → mean accept length of running requests by text type."""
 
@@ -86,10 +91,14 @@ class AcceptLengths:
         """(mean, slow) of the new request on `arm`."""
         found = self._of_request.get(arm)
         if found is None:
-            request = self._request
-            found = self._of_request[arm] = self._acceptance.accept_lengths(
-                arm, request.text_type, request.text_probabilities, request.expected_output_tokens, self._quantile
-            )
+            found = self._of_request[arm] = self._acceptance.of_request(arm, self._request, self._quantile)
+        return found
+
+    def samples_of_request(self, arm: str) -> float:
+        """Finished requests behind `of_request`."""
+        found = self._samples.get(arm)
+        if found is None:
+            found = self._samples[arm] = self._acceptance.samples_behind(arm, self._request)
         return found
 
     def of_running(self, arm: str, text_type: str) -> tuple[float, float]:
@@ -201,6 +210,7 @@ def predict_with(
         keeps_others,
         fits,
         meets_target and keeps_others and fits,
+        lengths.samples_of_request(arm),
     )
 
 

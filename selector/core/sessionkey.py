@@ -37,6 +37,28 @@ def session_key(body: Mapping[str, object]) -> str | None:
     return None
 
 
+def system_prompt_key(body: Mapping[str, object]) -> str | None:
+    """A key that is equal for requests of one system prompt, whatever is asked; `None` without one."""
+    messages = body.get("messages")
+    system = _opening(messages)[0] if isinstance(messages, list) else ""
+    return _digest("system", system) if system else None
+
+
+def refine_key(body: Mapping[str, object], headers: Mapping[str, str], refine: str | None) -> str | None:
+    """The key by which the fleet file's `acceptance.refine` tells requests apart; `None` where it does not.
+
+    The value of a header is digested: keys are kept and shown, and a header may hold what should not be.
+    """
+    if refine is None:
+        return None
+    if refine == "session":
+        return session_key(body)
+    if refine == "system_prompt":
+        return system_prompt_key(body)
+    value = headers.get(refine.removeprefix("header:"))
+    return _digest("header", value) if value else None
+
+
 def _opening(messages: list[object]) -> tuple[str, str]:
     """Bounded text of the system messages before the first user message, and of that message."""
     system: list[str] = []

@@ -33,6 +33,7 @@ _LONGEST_END = 4
 _HAS_CONTENT = re.compile(rb'"(?:content|text|reasoning_content|arguments|name|delta|partial_json)":\s*"[^"]')
 _HAS_USAGE = re.compile(rb'"usage":\s*\{')
 _FINISHES = re.compile(rb'"(?:finish_reason|stop_reason)":\s*["{]')
+_PLAIN_TEXT = re.compile(rb'[^"\r\n]+')
 _TOKENS = re.compile(rb'"(?:completion|output)_tokens":\s*(\d+)')
 _INDEX = re.compile(rb'"index":\s*(\d+)')
 _DONE = b"[DONE]"
@@ -43,31 +44,71 @@ _MESSAGE_START = b"message_start"
 class EventSplitter:
     """Splits a byte stream into events. Their concatenation is the stream, whatever the reads were."""
 
-    __slots__ = ("_pending",)
+    __slots__ = ("pending",)
 
     def __init__(self) -> None:
-        self._pending = b""
+        self.pending = b""
+        """What has not been completed by a blank line: not empty at the end means a truncated stream."""
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that `data` completes, each with its terminating blank line."""
         # What was pending holds no whole end, so a first end reaches into `data`.
-        search_from = max(0, len(self._pending) - _LONGEST_END + 1)
-        pending = self._pending + data if self._pending else data
+        search_from = max(0, len(self.pending) - _LONGEST_END + 1)
+        pending = self.pending + data if self.pending else data
         events: list[bytes] = []
-        start = 0
-        for end in _EVENT_END.finditer(pending, search_from):
-            events.append(pending[start : end.end()])
-            start = end.end()
-        rest = pending[start:]
+        if b"\r" not in pending:
+            *whole, rest = pending.split(b"\n\n")
+            events = [event + b"\n\n" for event in whole]
+        else:
+            start = 0
+            for end in _EVENT_END.finditer(pending, search_from):
+                events.append(pending[start : end.end()])
+                start = end.end()
+            rest = pending[start:]
         if len(rest) > MAX_EVENT_BYTES:
             events.append(rest)
             rest = b""
-        self._pending = rest
+        self.pending = rest
         return events
 
     def rest(self) -> bytes:
-        """What has not been completed by a blank line: not empty at the end means a truncated stream."""
-        return self._pending
+        """What is pending."""
+        return self.pending
+
+
+class ContentShape:
+    """What the content events of one stream have in common, so that most of them need no second look.
+
+    Servers write every content event of a stream in the same words; only the text differs. An event that agrees with
+    one already understood in all but its text, and whose text has no quote and no line end in it and is not empty, can
+    hold no other field: it means the same.
+    """
+
+    __slots__ = ("_after", "_before")
+
+    def __init__(self) -> None:
+        self._before = self._after = b""
+
+    def matches(self, event: bytes) -> bool:
+        """Whether `event` is one whole event of the shape learnt."""
+        before, after = self._before, self._after
+        return (
+            before != b""
+            and event.startswith(before)
+            and event.endswith(after)
+            and _PLAIN_TEXT.fullmatch(event, len(before), len(event) - len(after)) is not None
+        )
+
+    def learn(self, event: bytes) -> None:
+        """Takes the shape of an event that `StreamObserver.event` found to be plain content."""
+        match = _HAS_CONTENT.search(event)
+        if match is None or not event.startswith(b"data: "):
+            return
+        start = match.end() - 1
+        end = event.find(b'"', start)
+        # One line of data and one blank line: a line end of another kind could cut events differently.
+        if event.find(b"\n") == len(event) - 2 and b"\r" not in event and event[end - 1 : end] != b"\\":
+            self._before, self._after = event[:start], event[end:]
 
 
 def event_data(event: bytes) -> bytes:
@@ -165,33 +206,39 @@ class StreamObserver:
         self._decode_s: float | None = None
         self._tokens_by_index: dict[bytes, int] = {}
 
-    def event(self, event: bytes, now_s: float) -> None:
-        """One whole event that was completed at `now_s`."""
+    def event(self, event: bytes, now_s: float) -> bool:
+        """One whole event that was completed at `now_s`. Returns whether it is content and nothing else."""
         data = event_data(event)
         if not data:
-            return
+            return False
         if data == _DONE:
             self.done = True
-            return
+            return False
         name = event_name(event)
         has_meta = b'"meta_info"' in data
-        if self._shows_content(name, data, has_meta):
-            self._content(now_s)
+        plain = shows_content = self._shows_content(name, data, has_meta)
+        is_first = False
+        if shows_content:
+            self.content(now_s)
             is_first = self.chunks == 1 and self.first_s == now_s
         else:
-            is_first = False
             if self.first_s is None and b'"role"' in data and name in (b"", _MESSAGE_START):
                 self.first_s = self._last_content_s = now_s
         if self.first_s is not None and _FINISHES.search(data) is not None:
             self.last_s = now_s
+            plain = False
         if has_meta or _HAS_USAGE.search(data) is not None:
             self._count(data, has_meta=has_meta, is_first=is_first)
+            plain = False
         elif b'"error"' in data:
             self._report(_parsed(data))
+            plain = False
         if b'"sglext"' in data:
             self._report(_parsed(data))
+            plain = False
         if name in _LAST_EVENTS:
             self.done = True
+        return plain and not name
 
     def answer(self, body: bytes, now_s: float) -> None:
         """A whole answer that was not streamed: token counts and acceptance.
@@ -214,12 +261,14 @@ class StreamObserver:
             return False  # a named event that only opens or closes something may quote the request
         return _HAS_CONTENT.search(data) is not None or (has_meta and b'"output_ids"' in data)
 
-    def _content(self, now_s: float) -> None:
+    def content(self, now_s: float) -> None:
+        """An event that is content and nothing else came at `now_s`."""
         self.chunks += 1
+        last_s = self._last_content_s
         if self.first_s is None:
             self.first_s = now_s
-        elif self._last_content_s is not None:
-            self.longest_gap_s = max(self.longest_gap_s, now_s - self._last_content_s)
+        elif last_s is not None and now_s - last_s > self.longest_gap_s:
+            self.longest_gap_s = now_s - last_s
         self.last_s = self._last_content_s = now_s
 
     def _count(self, data: bytes, *, has_meta: bool, is_first: bool) -> None:
@@ -290,7 +339,11 @@ class StreamObserver:
         # A request with n > 1 choices has one entry a choice.
         entries: Iterable[object] = details if isinstance(details, list) else [details]
         known = [count for count in (spec_counts(d) for d in entries if isinstance(d, dict)) if count is not None]
-        if known:
+        negative = [count for count in known if count.verify_passes < 0 or count.accepted_drafts < 0]
+        if negative:
+            # A sum with the others could look possible.
+            self.spec = negative[0]
+        elif known:
             self.spec = SpecCounts(
                 verify_passes=sum(count.verify_passes for count in known),
                 accepted_drafts=sum(count.accepted_drafts for count in known),

@@ -6,13 +6,15 @@ same history. The tracker has no clock: every call carries `now_s`.
     dispatched ──▶ finished           one of each per request
     polled, health_changed            any time
 
-Views are immutable and rebuilt only when their backend changed, so a decision on a large quiet fleet is cheap.
+Views are immutable and rebuilt only when their backend changed, so a decision on a large quiet fleet is cheap. That a
+poll found nothing new is no change: a policy that keeps what it derived from a view keeps it until the view is another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from selector.core.policy import BackendSpec
@@ -53,30 +55,89 @@ class OutputLengthModel:
         self._sums[text_type] = (total * keep + accepted_tokens, count * keep + 1.0)
 
 
-@dataclass(slots=True)
 class _Backend:
-    spec: BackendSpec
-    in_flight: dict[str, RequestView] = field(default_factory=dict)
-    groups: dict[tuple[str, float | None], int] = field(default_factory=dict)
-    """Own requests in flight by text type and TBT target."""
-    own_kv_tokens: float = 0.0
-    available: bool = True
-    unavailable_reason: str | None = None
-    signal: LoadSignal | None = None
-    signal_s: float | None = None
-    foreign: int = 0
-    """Requests there that this router did not send."""
-    previous_surplus: int = 0
-    settings: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    view: BackendView | None = None
+    """What is known of one backend."""
+
+    __slots__ = (
+        "available", "foreign", "groups", "index", "own", "own_kv_tokens", "previous_surplus", "settings", "signal",
+        "signal_s", "spec", "stale", "unavailable_reason",
+    )  # fmt: skip
+
+    def __init__(self, spec: BackendSpec, index: int) -> None:
+        self.spec = spec
+        self.index = index
+        """Its place in the fleet."""
+        self.own = 0
+        """Requests in flight there that this router sent."""
+        self.groups: dict[tuple[str, float | None], int] = {}
+        """The same by text type and TBT target."""
+        self.own_kv_tokens = 0.0
+        self.foreign = 0
+        """Requests there that this router did not send."""
+        self.previous_surplus = 0
+        self.available = True
+        self.unavailable_reason: str | None = None
+        self.signal: LoadSignal | None = None
+        self.signal_s: float | None = None
+        self.settings: Mapping[str, float] = MappingProxyType({})
+        self.stale = False
+        """Its view has to be built anew."""
+
+    def add(self, request: RequestView) -> None:
+        """One more request."""
+        self.own += 1
+        self.own_kv_tokens += _mean_context(request)
+        self._regroup(request, 1)
+
+    def drop(self, request: RequestView) -> None:
+        """One of its requests fewer."""
+        self.own -= 1
+        # Set at zero so that rounding cannot build up over millions of requests.
+        self.own_kv_tokens = self.own_kv_tokens - _mean_context(request) if self.own else 0.0
+        self._regroup(request, -1)
+
+    def _regroup(self, request: RequestView, more: int) -> None:
+        key = request.text_type, request.tbt_target_ms
+        requests = self.groups.get(key, 0) + more
+        if requests:
+            self.groups[key] = requests
+        else:
+            del self.groups[key]
+
+    def view(self) -> BackendView:
+        """The backend as policies see it."""
+        spec, signal, own, foreign = self.spec, self.signal, self.own, self.foreign
+        kv_tokens = self.own_kv_tokens
+        if foreign:
+            # Foreign requests are taken to be like ours; the poll's own figure decides when we have none there.
+            per_request = kv_tokens / own if own else (signal.kv_tokens or 0.0) / foreign if signal else 0.0
+            kv_tokens += per_request * foreign
+        return BackendView(
+            name=spec.name,
+            arm=spec.arm,
+            gpus=spec.gpus,
+            available=self.available,
+            unavailable_reason=self.unavailable_reason,
+            batch=own + foreign,
+            waiting=signal.waiting if signal else 0,
+            kv_tokens=kv_tokens,
+            groups=tuple([_group(*key, requests) for key, requests in self.groups.items()]),
+            max_running_requests=(signal and signal.max_running_requests) or spec.max_running_requests,
+            max_kv_tokens=(signal and signal.max_kv_tokens) or spec.max_kv_tokens,
+            max_context_tokens=spec.max_context_tokens,
+            settings=self.settings,
+        )
 
 
 class FleetTracker:
     """The state of the fleet as one router knows it."""
 
     def __init__(self, backends: Iterable[BackendSpec]) -> None:
-        self._backends = {spec.name: _Backend(spec) for spec in backends}
-        self._home: dict[str, str] = {}
+        self._backends = {spec.name: _Backend(spec, index) for index, spec in enumerate(backends)}
+        self._home: dict[str, tuple[_Backend, RequestView]] = {}
+        self._views = [state.view() for state in self._backends.values()]
+        self._shown = tuple(self._views)
+        self._stale: list[_Backend] = []
 
     def dispatched(self, request: RequestView, backend: str, now_s: float) -> None:
         """A request was sent to a backend.
@@ -86,27 +147,18 @@ class FleetTracker:
         if request.request_id in self._home:
             raise ValueError(f"request {request.request_id} was dispatched twice")
         state = self._backends[backend]
-        self._home[request.request_id] = backend
-        state.in_flight[request.request_id] = request
-        key = (request.text_type, request.tbt_target_ms)
-        state.groups[key] = state.groups.get(key, 0) + 1
-        state.own_kv_tokens += _mean_context(request)
-        state.view = None
+        self._home[request.request_id] = state, request
+        state.add(request)
+        self._changed(state)
 
     def finished(self, request_id: str, now_s: float) -> bool:
         """A request ended, however it did. Returns False, and changes nothing, if it is not in flight."""
-        backend = self._home.pop(request_id, None)
-        if backend is None:
+        home = self._home.pop(request_id, None)
+        if home is None:
             return False
-        state = self._backends[backend]
-        request = state.in_flight.pop(request_id)
-        key = (request.text_type, request.tbt_target_ms)
-        state.groups[key] -= 1
-        if not state.groups[key]:
-            del state.groups[key]
-        # Recomputed at zero so that rounding cannot build up over millions of requests.
-        state.own_kv_tokens = state.own_kv_tokens - _mean_context(request) if state.in_flight else 0.0
-        state.view = None
+        state, request = home
+        state.drop(request)
+        self._changed(state)
         return True
 
     def polled(self, backend: str, signal: LoadSignal, now_s: float) -> None:
@@ -116,62 +168,68 @@ class FleetTracker:
         can be on its way in or out while the poll is answered, a surplus counts only when two polls in a row show it.
         """
         state = self._backends[backend]
-        surplus = max(0, signal.running + signal.waiting - len(state.in_flight))
-        state.foreign = min(surplus, state.previous_surplus)
-        state.previous_surplus = surplus
-        state.signal, state.signal_s = signal, now_s
-        state.view = None
+        surplus = signal.running + signal.waiting - state.own
+        if surplus < 0:
+            surplus = 0
+        foreign = surplus if surplus < state.previous_surplus else state.previous_surplus
+        before = state.signal
+        state.previous_surplus, state.signal, state.signal_s = surplus, signal, now_s
+        if (
+            before is None
+            or foreign
+            or state.foreign
+            or signal.waiting != before.waiting
+            or signal.max_running_requests != before.max_running_requests
+            or signal.max_kv_tokens != before.max_kv_tokens
+        ):
+            state.foreign = foreign
+            self._changed(state)
 
     def health_changed(self, backend: str, available: bool, reason: str | None, now_s: float) -> None:
         """A backend became available or not; `reason` says why not."""
         state = self._backends[backend]
         state.available, state.unavailable_reason = available, None if available else reason
-        state.view = None
+        self._changed(state)
 
     def settings_changed(self, backend: str, settings: Mapping[str, float], now_s: float) -> None:
         """Live settings of a backend's arm came into force."""
         state = self._backends[backend]
         state.settings = MappingProxyType(dict(settings))
-        state.view = None
+        self._changed(state)
+
+    def request(self, request_id: str) -> RequestView | None:
+        """The view of a request in flight, `None` if it is not."""
+        home = self._home.get(request_id)
+        return None if home is None else home[1]
 
     def in_flight(self, backend: str | None = None) -> int:
         """Requests in flight on one backend, or on all."""
-        return len(self._home) if backend is None else len(self._backends[backend].in_flight)
+        return len(self._home) if backend is None else self._backends[backend].own
+
+    def polled_s(self, backend: str) -> float | None:
+        """When the last poll of a backend was answered; `None` before the first."""
+        return self._backends[backend].signal_s
 
     def view(self, now_s: float) -> FleetView:
         """The fleet at `now_s`."""
-        return FleetView(
-            now_s=now_s, backends=tuple([state.view or self._view_of(state) for state in self._backends.values()])
-        )
+        if self._stale:
+            for state in self._stale:
+                self._views[state.index] = state.view()
+                state.stale = False
+            self._stale.clear()
+            self._shown = tuple(self._views)
+        return FleetView(now_s=now_s, backends=self._shown)
 
-    def _view_of(self, state: _Backend) -> BackendView:
-        spec, signal = state.spec, state.signal
-        own = len(state.in_flight)
-        kv_tokens = state.own_kv_tokens
-        if state.foreign:
-            # Foreign requests are taken to be like ours; the poll's own figure decides when we have none there.
-            per_request = kv_tokens / own if own else (signal.kv_tokens or 0.0) / state.foreign if signal else 0.0
-            kv_tokens += per_request * state.foreign
-        state.view = BackendView(
-            name=spec.name,
-            arm=spec.arm,
-            gpus=spec.gpus,
-            available=state.available,
-            unavailable_reason=state.unavailable_reason,
-            batch=own + state.foreign,
-            waiting=signal.waiting if signal else 0,
-            kv_tokens=kv_tokens,
-            groups=tuple(
-                LoadGroup(text_type=text_type, tbt_target_ms=target, requests=count)
-                for (text_type, target), count in state.groups.items()
-            ),
-            max_running_requests=(signal and signal.max_running_requests) or spec.max_running_requests,
-            max_kv_tokens=(signal and signal.max_kv_tokens) or spec.max_kv_tokens,
-            max_context_tokens=spec.max_context_tokens,
-            polled_s=state.signal_s,
-            settings=state.settings,
-        )
-        return state.view
+    def _changed(self, state: _Backend) -> None:
+        if not state.stale:
+            state.stale = True
+            self._stale.append(state)
+
+
+@lru_cache(maxsize=4_096)
+def _group(text_type: str, tbt_target_ms: float | None, requests: int) -> LoadGroup:
+    """The same few groups come again and again."""
+    return LoadGroup(text_type=text_type, tbt_target_ms=tbt_target_ms, requests=requests)
 
 
 def _mean_context(request: RequestView) -> float:

@@ -62,6 +62,10 @@ class RequestView:
     needs: frozenset[Capability] = frozenset()
     session_key: str | None = None
     """Equal keys share a prompt prefix (a chat, a tenant's system prompt)."""
+    temperature: float | None = None
+    """Sampling temperature, `None` if the client left it to the server."""
+    refine_key: str | None = None
+    """Requests of equal keys are taken to accept alike, beyond their text type; `None` unless the fleet file asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,7 @@ class BackendView:
     """One backend as the tracker knows it now.
 
     Counts include what the router itself has dispatched since the last poll, so two requests in the same millisecond
-    see each other; polled signals are from `polled_s`.
+    see each other; what only polls tell is as old as the last poll.
     """
 
     name: str
@@ -98,8 +102,6 @@ class BackendView:
     max_running_requests: int
     max_kv_tokens: int
     max_context_tokens: int
-    polled_s: float | None = None
-    """When the last poll was answered, on the clock of `FleetView.now_s`; `None` before the first."""
     settings: Mapping[str, float] = field(default_factory=lambda: _NO_SETTINGS)
     """Live settings of the arm (such as a verify budget) in force."""
 
@@ -129,6 +131,10 @@ class Candidate:
     marginal_j_per_accepted_token: float | None = None
     note: str = ""
     """Why it is not feasible or not chosen, in words; may be empty."""
+    accept_length: float | None = None
+    """Accept length that was expected of this request there."""
+    acceptance_samples: float | None = None
+    """Finished requests behind that estimate, faded ones by what is left of them; 0 is the profile alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ the same emulated instants, only later in real time. How much later is its loop 
                              └── abort: a decoding request ends with the step under way, since a real server finishes
                                  the step it has launched; a waiting one ends at once
 
-Servers that share a GPU take turns (`ServerModel.set_slowdown`). A segment keeps the pace it began with: when a
+Servers that share a GPU take turns (`ServerModel.take_turns`). A segment keeps the pace it began with: when a
 neighbour starts or stops working, a step under way still ends as planned, and so does a prefill that directly follows.
 """
 
@@ -77,6 +77,7 @@ class EmulatedEngine:
             AcceptDraws(seed),
             max_running_requests=spec.max_running_requests,
             max_kv_tokens=spec.max_kv_tokens,
+            max_context_tokens=spec.max_context_tokens,
             start_s=clock.now_s(),
         )
         self._live: dict[str, Generation] = {}
@@ -228,7 +229,7 @@ class EmulatedEngine:
         self.clock.call_at(boundary_s, self._pass_boundary)
 
     def _keep_pace(self) -> None:
-        self._model.set_slowdown(max(gpu.busy for gpu in self._gpus))
+        self._model.take_turns(max(1, *(gpu.busy for gpu in self._gpus)), self._model.now_s)
 
     def _deliver(self, at_s: float) -> None:
         model = self._model

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
+from selector.core.acceptancestate import AcceptanceState, CellState
 from selector.core.tracker import LoadSignal
 from selector.core.types import Candidate, Decision, Outcome, RequestView
 from selector.errors import TraceError
@@ -120,7 +121,24 @@ class HealthEvent(_Event):
     reason: str | None
 
 
-LogEvent = StartEvent | DecisionEvent | RetractEvent | EndEvent | PollEvent | HealthEvent
+class RestoredEvent(_Event):
+    """What an earlier run had learnt of acceptance was taken over."""
+
+    event: Literal["restored"] = "restored"
+    t_s: float
+    state: AcceptanceState
+
+
+class HeardEvent(_Event):
+    """What other routers had learnt of acceptance was added."""
+
+    event: Literal["heard"] = "heard"
+    t_s: float
+    others: dict[str, dict[str, dict[str, CellState]]]
+    """By router, arm and text type."""
+
+
+LogEvent = StartEvent | DecisionEvent | RetractEvent | EndEvent | PollEvent | HealthEvent | RestoredEvent | HeardEvent
 
 _EVENTS: TypeAdapter[LogEvent] = TypeAdapter(Annotated[LogEvent, Field(discriminator="event")])
 

@@ -23,6 +23,8 @@
     fallback = "least_loaded"
     [policy.params]
 
+    [acceptance]                      # how acceptance is learnt; see `Acceptance` below
+
     [router]                          # only serve reads it; see `Router` below
 
 Unknown keys are refused: a misspelt limit must not silently be no limit.
@@ -131,6 +133,38 @@ class Router(FileModel):
     """JSONL file of decisions and outcomes; `None` keeps none."""
 
 
+def _refinement(value: str) -> str:
+    if value in ("session", "system_prompt") or (value.startswith("header:") and len(value) > len("header:")):
+        return value.lower()
+    raise ValueError('must be "session", "system_prompt" or "header:NAME"')
+
+
+def _redis_url(value: str) -> str:
+    if not value.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("must start with redis://, rediss:// or unix://")
+    return value
+
+
+class Acceptance(FileModel):
+    """How the acceptance of arms is learnt, kept and shared."""
+
+    half_life_requests: Annotated[float, Field(ge=10)] = 500.0
+    """Requests of one arm and text type after which older ones count half."""
+    refine: Annotated[str, AfterValidator(_refinement)] | None = None
+    """What beyond the text type tells requests apart: `session` (a shared prefix), `system_prompt` or `header:NAME`."""
+    refine_keys: Annotated[int, Field(ge=1, le=1_000_000)] = 4_096
+    """Keys that are remembered; the least recently used are forgotten."""
+    snapshot: str | None = None
+    """File that keeps over a restart what `serve` learnt; each router needs its own. `None` keeps nothing."""
+    snapshot_every_s: PositiveFloat = 30.0
+    redis_url: Annotated[str, AfterValidator(_redis_url)] | None = None
+    """A Redis or Valkey over which routers of one fleet share what they learn (extra `redis`)."""
+    redis_password_env: str | None = None
+    """Name of the environment variable that holds its password."""
+    share_every_s: PositiveFloat = 5.0
+    share_timeout_s: PositiveFloat = 1.0
+
+
 class Fleet(FileModel):
     """The file."""
 
@@ -139,6 +173,7 @@ class Fleet(FileModel):
     backends: tuple[Backend, ...] = Field(min_length=1)
     slo: Slo = Slo()
     policy: PolicyChoice = PolicyChoice()
+    acceptance: Acceptance = Acceptance()
     router: Router = Router()
 
     @model_validator(mode="after")
@@ -233,8 +268,14 @@ class LoadedFleet:
     def policy_context(self, seed: int = 0) -> PolicyContext:
         """A fresh context with its own acceptance model, for one run of one policy."""
         pairs = [(backend.arm, self.profiles[backend.profile]) for backend in self.fleet.backends]
+        options = self.fleet.acceptance
         return PolicyContext(
-            target=self.fleet.target, backends=self.specs, acceptance=acceptance_model(pairs), seed=seed
+            target=self.fleet.target,
+            backends=self.specs,
+            acceptance=acceptance_model(
+                pairs, half_life_requests=options.half_life_requests, refine_keys=options.refine_keys
+            ),
+            seed=seed,
         )
 
     def with_arm_everywhere(self, arm: str) -> LoadedFleet:

@@ -83,12 +83,17 @@ def load_policy_file(name: str) -> LoadedPolicy:
 
     The argument goes to the parameter that the file's `Params.ARGUMENT` names.
     """
-    base, separator, argument = name.partition(":")
-    path = policy_path(base)
+    path = policy_path(name.partition(":")[0])
     try:
         source = path.read_bytes()
     except OSError as failed:
         raise PolicyError(str(path), f"cannot be read ({failed.strerror})", "check path and permissions") from None
+    return policy_from_source(name, path, source)
+
+
+def policy_from_source(name: str, path: Path, source: bytes) -> LoadedPolicy:
+    """A policy from the content of its file, wherever that is; `path` names it in errors. Raises `PolicyError`."""
+    _, separator, argument = name.partition(":")
     digest = hashlib.sha256(source).hexdigest()
     module = _executed(path, source, digest)
     params_type = getattr(module, "Params", None)

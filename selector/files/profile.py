@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from selector.core.acceptance import AcceptanceModel, AcceptancePrior
+from selector.core.acceptance import HALF_LIFE_REQUESTS, REFINE_KEYS, AcceptanceModel, AcceptancePrior
 from selector.core.cost import ArmCost, ContextSlope, IdlePower, PrefillCost, StepCost, StepPoint
 from selector.core.types import TEXT_TYPES, Capability
 from selector.errors import DomainError, ProfileError
@@ -162,6 +163,11 @@ class Arm(FileModel):
         for text_type, value in self.acceptance.items():
             if text_type not in TEXT_TYPES:
                 raise ValueError(f"acceptance has {text_type!r}, which is no text type ({', '.join(TEXT_TYPES)})")
+            survival = value.survival or ()
+            if len(survival) >= self.verify_tokens or any(later > one for one, later in pairwise(survival)):
+                raise ValueError(
+                    f"acceptance.{text_type}.survival rises, or has more than {self.verify_tokens - 1} drafts"
+                )
             if value.mean > self.verify_tokens:
                 raise ValueError(
                     f"acceptance.{text_type}.mean {value.mean} is above the verify width {self.verify_tokens}"
@@ -225,7 +231,12 @@ class Profile(FileModel):
         )
 
 
-def acceptance_model(profiles: Iterable[tuple[str, Profile]]) -> AcceptanceModel:
+def acceptance_model(
+    profiles: Iterable[tuple[str, Profile]],
+    *,
+    half_life_requests: float = HALF_LIFE_REQUESTS,
+    refine_keys: int = REFINE_KEYS,
+) -> AcceptanceModel:
     """The acceptance model of a fleet from (arm, profile) pairs; the first profile of an arm decides its prior."""
     priors: dict[str, dict[str, AcceptancePrior]] = {}
     widths: dict[str, int] = {}
@@ -235,10 +246,10 @@ def acceptance_model(profiles: Iterable[tuple[str, Profile]]) -> AcceptanceModel
         arm = profile.arm(name)
         widths[name] = arm.verify_tokens
         priors[name] = {
-            text_type: AcceptancePrior(mean=value.mean, request_spread=value.request_spread)
+            text_type: AcceptancePrior(mean=value.mean, request_spread=value.request_spread, survival=value.survival)
             for text_type, value in arm.acceptance.items()
         }
-    return AcceptanceModel(priors, widths)
+    return AcceptanceModel(priors, widths, half_life_requests=half_life_requests, refine_keys=refine_keys)
 
 
 def load_profile(name_or_path: str) -> Profile:

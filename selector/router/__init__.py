@@ -1,10 +1,11 @@
 """The router: SGLang's HTTP surface in front of several SGLang servers, one policy deciding between them.
 
-    app ──▶ relay ──▶ dispatch ──▶ core.controller      a request: read, decided, sent on, its answer passed on
-     │        └──▶ upstream, answerstream                 the bytes, one backend at a time
-     │      watch ──▶ dispatch                            polls, health, identity
-     └──▶ control                                         what the router says about itself
+    front ──▶ relay ──▶ dispatch ──▶ core.controller    a plain request: read, decided, sent on, its answer passed on
+     │          └──▶ upstream ──▶ pool, exchange          the bytes, one backend at a time
+     └─ uvicorn ──▶ app ──▶ relay                         a request that is not plain: the same, through ASGI
+                     └────▶ control                       what the router says about itself
+            watch ──▶ dispatch                            polls, health, identity
 
-`running` puts them together. Only `app`, `client`, `relay` and `upstream` touch the data path; `dispatch` and what is
-under it know nothing of HTTP.
+`running` puts them together. `admission` lets requests in, on both ways, before their body is read. `dispatch` and what
+is under it know nothing of HTTP. docs/relay.md says why there are two ways and what they cost.
 """

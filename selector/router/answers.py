@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 
 import orjson
 
 from selector.errors import SelectorError
 from selector.router.routes import Dialect
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 RETRY_SOON: Header = (b"retry-after", b"1")
@@ -40,8 +38,8 @@ class RefusedRequest(SelectorError):
         self.headers = tuple(headers)
         self.nested = nested
 
-    async def answer(self, dialect: Dialect, send: Send) -> None:
-        """Sends it as the whole response."""
+    def answer(self, dialect: Dialect) -> tuple[list[Header], bytes]:
+        """Headers and body of the response."""
         if dialect is Dialect.MESSAGES:
             kind = _MESSAGES_TYPES.get(self.status, "api_error")
             body: dict[str, object] = {"type": "error", "error": {"type": kind, "message": self.message}}
@@ -49,7 +47,18 @@ class RefusedRequest(SelectorError):
             body = {"error": {"message": self.message}}
         else:
             body = flat_error(self.status, self.message, self.param)
-        await send_json(send, self.status, body, self.headers)
+        return [(b"content-type", b"application/json"), *self.headers], orjson.dumps(body)
+
+
+def too_large(max_body_bytes: int) -> RefusedRequest:
+    """The refusal of a body over the limit. The rest of it is not read, so the connection cannot be used again."""
+    return RefusedRequest(413, f"the body is larger than {max_body_bytes} bytes", headers=[CLOSE])
+
+
+def method_not_allowed() -> tuple[list[Header], bytes]:
+    """Headers and body of a 405, as SGLang gives them."""
+    headers = [(b"content-type", b"application/json"), (b"allow", b"POST")]
+    return headers, orjson.dumps({"detail": "Method Not Allowed"})
 
 
 def flat_error(status: int, message: str, param: str | None = None) -> dict[str, object]:
@@ -61,19 +70,6 @@ def flat_error(status: int, message: str, param: str | None = None) -> dict[str,
         "param": param,
         "code": status,
     }
-
-
-async def send_json(send: Send, status: int, body: object, headers: Iterable[Header] = ()) -> None:
-    """A whole JSON response."""
-    data = orjson.dumps(body)
-    await send_whole(send, status, data, [(b"content-type", b"application/json"), *headers])
-
-
-async def send_whole(send: Send, status: int, body: bytes, headers: Iterable[Header]) -> None:
-    """A whole response; the content length is added."""
-    all_headers = [*headers, (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": all_headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def broken_stream(dialect: Dialect, message: str) -> bytes:

@@ -7,28 +7,33 @@ could use it.
 
 from __future__ import annotations
 
-from selector.core.stream import EventSplitter, StreamObserver
+from selector.core.stream import ContentShape, EventSplitter, StreamObserver
 from selector.router.additions import Additions
 
 
 class AnswerStream:
     """One stream. `feed` for every read, then `finish`."""
 
-    __slots__ = ("_additions", "_observer", "_splitter")
+    __slots__ = ("_additions", "_observer", "_shape", "_splitter")
 
     def __init__(self, additions: Additions, observer: StreamObserver) -> None:
         self._additions = additions
         self._observer = observer
+        self._shape = ContentShape()
         self._splitter = EventSplitter()
 
     def feed(self, data: bytes, now_s: float) -> bytes:
         """What to pass on of `data`, read at `now_s`, and of what waited for it; may be nothing."""
-        events = self._splitter.feed(data)
+        if not self._splitter.pending and self._shape.matches(data):
+            self._observer.content(now_s)
+            return data
         passed = []
-        for event in events:
-            self._observer.event(event, now_s)
+        for event in self._splitter.feed(data):
+            plain = self._observer.event(event, now_s)
             if not self._additions.is_withheld(event):
                 passed.append(event)
+                if plain:
+                    self._shape.learn(event)
         return passed[0] if len(passed) == 1 else b"".join(passed)
 
     def finish(self, now_s: float) -> bytes:

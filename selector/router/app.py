@@ -1,52 +1,77 @@
-"""The ASGI application: the data path as it is, everything else through FastAPI."""
+"""The ASGI application: what the library server hands over. Everything but the data path goes through FastAPI."""
 
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import quote
 
 from fastapi import FastAPI
 
-from selector.router.answers import CLOSE, RETRY_SOON, RefusedRequest, Send, send_json
-from selector.router.client import Receive
-from selector.router.relay import Relay, Scope
+from selector.router.admission import Admission
+from selector.router.answers import RefusedRequest, method_not_allowed
+from selector.router.client import (
+    AsgiClient,
+    ClientGone,
+    ClientWatch,
+    Incoming,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    refuse,
+)
+from selector.router.relay import Relay
 from selector.router.routes import ROUTES, Route
-from selector.router.state import RouterState
+
+_QUERY_SAFE = "!$%&'()*+,/:;=?@[]~"
+"""Everything a query may hold as it is; a client's own escapes stay."""
 
 
 class RouterApp:
     """Dispatches by path. No middleware stands between a client and the relay."""
 
-    def __init__(self, relay: Relay, control: FastAPI, state: RouterState) -> None:
+    def __init__(self, admission: Admission, relay: Relay, control: FastAPI) -> None:
+        self._admission = admission
         self._relay = relay
         self._control = control
-        self._state = state
-        self._running = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI entry point."""
         route = ROUTES.get(scope["path"]) if scope["type"] == "http" else None
         if route is None:
             await self._control(scope, receive, send)
-        elif scope["method"] != "POST":
-            await send_json(send, 405, {"detail": "Method Not Allowed"}, [(b"allow", b"POST")])
-        elif self._state.draining:
-            refused = RefusedRequest(503, "the router is shutting down", headers=[RETRY_SOON, CLOSE])
-            await refused.answer(route.dialect, send)
-        else:
-            await self._relayed(route, scope, receive, send)
-
-    async def _relayed(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
-        self._running += 1
-        self._idle.clear()
+            return
+        client = AsgiClient(send, chunks=scope["http_version"] != "1.0")
+        pump = asyncio.create_task(client.pump())
         try:
-            await self._relay.serve(route, scope, receive, send)
+            if scope["method"] != "POST":
+                client.whole(405, *method_not_allowed())
+            else:
+                await self._relayed(route, scope, receive, client)
+            client.close()
+            await pump
+        except ClientGone:
+            pass
         finally:
-            self._running -= 1
-            if not self._running:
-                self._idle.set()
+            pump.cancel()
 
-    async def idle(self) -> None:
-        """Returns when no request is being relayed."""
-        await self._idle.wait()
+    async def _relayed(self, route: Route, scope: Scope, receive: Receive, client: AsgiClient) -> None:
+        headers = scope["headers"]
+        try:
+            refused = self._admission.refusal(route, headers, _declared_length(headers))
+            if refused is not None:
+                raise refused
+            body = await read_body(receive, self._admission.max_body_bytes)
+        except RefusedRequest as refused:
+            refuse(client, route, refused, self._admission.metrics)
+            return
+        query = quote(scope["query_string"], safe=_QUERY_SAFE).encode()
+        incoming = Incoming(route=route, query=query, headers=headers, body=body)
+        del body
+        async with ClientWatch(receive):
+            await self._relay.serve(incoming, client)
+
+
+def _declared_length(headers: list[tuple[bytes, bytes]]) -> int | None:
+    values = [value for name, value in headers if name == b"content-length"]
+    return int(values[0]) if values and values[0].isdigit() else None

@@ -1,35 +1,160 @@
-"""The client's side of one request: its headers, its body, and its leaving."""
+"""The client's side of one request: what came, where the answer goes, and its leaving.
+
+Two ways lead to the relay. A plain request comes straight from the connection (`front`); every other one comes through
+the library server as an ASGI call, which is turned into the same two things here: an `Incoming` and a `Client`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from selector.errors import SelectorError
-from selector.router.answers import CLOSE, RefusedRequest
+from selector.router.answers import RefusedRequest, too_large
+from selector.router.metrics import RouterMetrics
+from selector.router.routes import Route
+from selector.router.wire import Headers
 
+Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_MOST_WAITING_BYTES = 65_536
+"""So much may wait for a slow client before its backend is slowed down."""
 
 
 class ClientGone(SelectorError):
     """The client closed its connection."""
 
 
-def header_texts(headers: list[tuple[bytes, bytes]]) -> Mapping[str, str]:
-    """Headers by lower-case name; of several of one name the first."""
+@dataclass(slots=True, kw_only=True)
+class Incoming:
+    """One request as it came."""
+
+    route: Route
+    query: bytes
+    headers: Headers
+    """Names in lower case."""
+    body: bytes
+
+
+class Pausable(Protocol):
+    """Where the pieces of an answer come from."""
+
+    def pause(self) -> None:
+        """No more for now."""
+
+    def resume(self) -> None:
+        """Go on."""
+
+
+class Client(Protocol):
+    """Where one answer goes: `whole`, or `start`, `piece` … and `end`. Nothing blocks.
+
+    A client that left takes everything and does nothing with it: the task that serves it is cancelled.
+    """
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """A complete answer; its content length is added."""
+
+    def start(self, status: int, headers: Headers) -> None:
+        """The head of an answer of unknown length."""
+
+    def piece(self, data: bytes) -> None:
+        """The next bytes of the body, not none, in one HTTP chunk."""
+
+    def end(self) -> None:
+        """The body is complete."""
+
+    def follow(self, source: Pausable) -> None:
+        """`source` is to be paused while the client is too slow."""
+
+
+def header_texts(headers: Headers) -> Mapping[str, str]:
+    """Headers by name; of several of one name the first."""
     texts: dict[str, str] = {}
     for name, value in headers:
-        texts.setdefault(name.decode("latin-1").lower(), value.decode("latin-1").strip())
+        texts.setdefault(name.decode("latin-1"), value.decode("latin-1"))
     return texts
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], max_body_bytes: int) -> bytes:
+class AsgiClient:
+    """A client behind a library server. `pump` sends what it was given, in order."""
+
+    def __init__(self, send: Send, *, chunks: bool) -> None:
+        """Without `chunks` (HTTP/1.0 has none) an answer of unknown length is sent once it is complete."""
+        self._send = send
+        self._chunks = chunks
+        self._head: tuple[int, Headers] | None = None
+        self._collected: list[bytes] = []
+        self._messages: deque[MutableMapping[str, Any] | None] = deque()
+        self._waiting = asyncio.Event()
+        self._waiting_bytes = 0
+        self._source: Pausable | None = None
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """See `Client`."""
+        headers = [*headers, (b"content-length", b"%d" % len(body))]
+        self._put({"type": "http.response.start", "status": status, "headers": headers})
+        self._put({"type": "http.response.body", "body": body})
+
+    def start(self, status: int, headers: Headers) -> None:
+        """See `Client`."""
+        if self._chunks:
+            self._put({"type": "http.response.start", "status": status, "headers": headers})
+        else:
+            self._head = status, headers
+
+    def piece(self, data: bytes) -> None:
+        """See `Client`."""
+        if self._chunks:
+            self._put({"type": "http.response.body", "body": data, "more_body": True})
+        else:
+            self._collected.append(data)
+
+    def end(self) -> None:
+        """See `Client`."""
+        if self._head is not None:
+            self.whole(*self._head, b"".join(self._collected))
+        else:
+            self._put({"type": "http.response.body", "body": b""})
+
+    def follow(self, source: Pausable) -> None:
+        """See `Client`."""
+        self._source = source
+
+    def close(self) -> None:
+        """Nothing more comes: `pump` returns once everything is sent."""
+        self._put(None)
+
+    async def pump(self) -> None:
+        """Sends until `close`."""
+        while True:
+            while self._messages:
+                message = self._messages.popleft()
+                if message is None:
+                    return
+                await self._send(message)
+                self._waiting_bytes -= len(message.get("body", b""))
+            if self._source is not None:
+                self._source.resume()
+            self._waiting.clear()
+            await self._waiting.wait()
+
+    def _put(self, message: MutableMapping[str, Any] | None) -> None:
+        self._messages.append(message)
+        self._waiting_bytes += 0 if message is None else len(message.get("body", b""))
+        self._waiting.set()
+        if self._source is not None and self._waiting_bytes > _MOST_WAITING_BYTES:
+            self._source.pause()
+
+
+async def read_body(receive: Receive, max_body_bytes: int) -> bytes:
     """The whole body. Raises `RefusedRequest` (413) when it is larger, `ClientGone` when it does not come."""
-    declared = headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > max_body_bytes:
-        raise _too_large(max_body_bytes)
     parts: list[bytes] = []
     size = 0
     while True:
@@ -39,14 +164,16 @@ async def read_body(receive: Receive, headers: Mapping[str, str], max_body_bytes
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > max_body_bytes:
-            raise _too_large(max_body_bytes)
+            raise too_large(max_body_bytes)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _too_large(max_body_bytes: int) -> RefusedRequest:
-    # The rest of the body is not read, so the connection cannot be used again.
-    return RefusedRequest(413, f"the body is larger than {max_body_bytes} bytes", headers=[CLOSE])
+def refuse(client: Client, route: Route, refused: RefusedRequest, metrics: RouterMetrics) -> None:
+    """Answers with an error in the shape of the route, and counts it."""
+    metrics.refused_requests.labels(str(refused.status)).inc()
+    headers, body = refused.answer(route.dialect)
+    client.whole(refused.status, headers, body)
 
 
 class ClientWatch:

@@ -13,6 +13,7 @@ from fastapi import FastAPI, Query, Request, Response
 from selector import __version__
 from selector.core.types import BackendView
 from selector.errors import UpstreamError
+from selector.router.acceptancereport import acceptance_report
 from selector.router.answers import flat_error
 from selector.router.state import RouterState
 from selector.router.watch import WatchedBackend
@@ -100,7 +101,7 @@ def router_summary(state: RouterState) -> dict[str, Any]:
                 "own_in_flight": controller.tracker.in_flight(view.name),
                 "waiting": view.waiting,
                 "kv_tokens": view.kv_tokens,
-                "polled_age_s": None if view.polled_s is None else now_s - view.polled_s,
+                "polled_age_s": _age_s(controller.tracker.polled_s(view.name), now_s),
                 "groups": view.groups,
             }
             for view, watched in _backends(state)
@@ -108,6 +109,7 @@ def router_summary(state: RouterState) -> dict[str, Any]:
         "acceptance": controller.context.acceptance.snapshot(),
         "acceptance_samples": controller.context.acceptance.samples,
         "acceptance_refused_samples": controller.context.acceptance.refused_samples,
+        "acceptance_learning": acceptance_report(controller.context.acceptance, state.snapshots, state.sharing),
         "decision_log": log and {"path": str(log.path), "dropped": log.dropped, "last_error": log.last_error},
     }
 
@@ -236,6 +238,10 @@ async def _abort(state: RouterState, body: bytes) -> Response:
 def _backends(state: RouterState) -> list[tuple[BackendView, WatchedBackend]]:
     views = state.dispatcher.controller.tracker.view(state.now_s()).backends
     return [(view, state.watch.backends[view.name]) for view in views]
+
+
+def _age_s(then_s: float | None, now_s: float) -> float | None:
+    return None if then_s is None else now_s - then_s
 
 
 def _same(values: list[str | None]) -> str | None:

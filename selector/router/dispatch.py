@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
+from selector.core.acceptancestate import AcceptanceState, Contribution, check
 from selector.core.controller import Controller
 from selector.core.eligibility import can_ever_serve, within_context
 from selector.core.stream import SpecCounts, StreamObserver
@@ -69,6 +70,7 @@ class Dispatcher:
         self._clock = clock
         self._log = log
         self._adaptive_arms = frozenset(adaptive_arms)
+        self._largest_context = max(spec.max_context_tokens for spec in controller.context.backends)
 
     def expected_output_tokens(self, text_type: str, max_output_tokens: int | None) -> float:
         """For building a `RequestView`."""
@@ -86,7 +88,10 @@ class Dispatcher:
 
     def has_place(self, request: ClientRequest, tried: Collection[str]) -> bool:
         """Whether there is a backend left for the request, if it were taken back."""
-        return any(self._can_serve(view, request.view) for view in self._available(tried, self._clock()))
+        for view in self.controller.tracker.view(self._clock()).backends:
+            if view.available and view.name not in tried and self._can_serve(view, request.view):
+                return True
+        return False
 
     def retract(self, flight: Flight, why: str) -> None:
         """The backend failed before the first byte; the request may be placed again."""
@@ -121,12 +126,26 @@ class Dispatcher:
         """A backend became available or not."""
         self._health(backend, available, reason, self._clock())
 
+    def restored(self, state: AcceptanceState) -> None:
+        """What an earlier run learnt is taken over. Raises `DomainError`, and changes nothing, if it does not fit."""
+        self.controller.restored(state)
+        self._write("restored", {"t_s": self._clock(), "state": state})
+
+    def check_contribution(self, contribution: Contribution) -> None:
+        """Raises `DomainError` for what no router of this fleet can have learnt."""
+        check(self.controller.context.acceptance, contribution)
+
+    def heard(self, others: Mapping[str, Contribution]) -> None:
+        """What the other routers learnt so far, checked before."""
+        self.controller.heard(others)
+        self._write("heard", {"t_s": self._clock(), "others": others})
+
     def _decided(self, request: ClientRequest, view: RequestView, tried: Collection[str], now_s: float) -> Flight:
         self._refuse_what_no_backend_serves(view)
         if not self.has_place(request, tried):
             raise self._no_backend(tried)
         failures = self.controller.policy_failures
-        with self._hidden(tried, now_s):
+        with self._hidden(tried, now_s) if tried else nullcontext():
             decision = self.controller.decide(view, now_s)
             self._log_decision(view, decision, now_s, fallback=self.controller.policy_failures > failures)
         if decision.backend is None:
@@ -158,7 +177,7 @@ class Dispatcher:
 
     def _refuse_what_no_backend_serves(self, view: RequestView) -> None:
         specs = self.controller.context.backends
-        largest = max(spec.max_context_tokens for spec in specs)
+        largest = self._largest_context
         if not within_context(view, largest):
             if view.prompt_tokens >= largest:
                 message = (

@@ -1,11 +1,10 @@
-"""Which headers pass through, in both directions, and those that the router adds."""
+"""Which headers pass through, in both directions, and those that the router adds. All names are in lower case."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from multidict import CIMultiDict
+from selector.router.wire import Headers
 
 OWN_PREFIX = b"x-drafter-selector-"
 
@@ -22,32 +21,29 @@ _HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-# The body may change length; the host is the backend; events must arrive readable; uvicorn has answered `expect`.
+# The body may change length; the host is the backend; events must arrive readable; `expect` was answered here.
 _NOT_SENT_ON = _HOP_BY_HOP | {b"host", b"content-length", b"accept-encoding", b"expect"}
+_NOT_PASSED_ON = _HOP_BY_HOP | {b"content-length"}
 
 _MOST_REASON_CHARS = 256
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
-RawHeaders = Iterable[tuple[bytes, bytes]]
 
-
-def request_headers(headers: RawHeaders, api_key: str | None) -> CIMultiDict[str]:
+def request_headers(headers: Headers, api_key: str | None) -> Headers:
     """The client's headers as they go to a backend; `api_key`, if the backend has one, replaces the client's."""
-    passed: CIMultiDict[str] = CIMultiDict()
-    for name, value in _end_to_end(headers, _NOT_SENT_ON):
-        passed.add(name.decode("latin-1"), _text(value))
+    passed = _end_to_end(headers, _NOT_SENT_ON)
     if api_key is not None:
-        passed["authorization"] = f"Bearer {api_key}"
+        passed = [header for header in passed if header[0] != b"authorization"]
+        passed.append((b"authorization", f"Bearer {api_key}".encode()))
     return passed
 
 
-def response_headers(headers: RawHeaders, *, keep_length: bool) -> list[tuple[bytes, bytes]]:
-    """A backend's headers as they go to the client."""
-    dropped = _HOP_BY_HOP if keep_length else _HOP_BY_HOP | {b"content-length"}
-    return list(_end_to_end(headers, dropped))
+def response_headers(headers: Headers) -> Headers:
+    """A backend's headers as they go to the client; whoever writes the body says how long it is."""
+    return _end_to_end(headers, _NOT_PASSED_ON)
 
 
-def decision_headers(arm: str, backend: str, reason: str) -> list[tuple[bytes, bytes]]:
+def decision_headers(arm: str, backend: str, reason: str) -> Headers:
     """Where a request went, and why."""
     return [
         (OWN_PREFIX + b"arm", _line(arm)),
@@ -56,24 +52,12 @@ def decision_headers(arm: str, backend: str, reason: str) -> list[tuple[bytes, b
     ]
 
 
-def _end_to_end(headers: RawHeaders, dropped: frozenset[bytes]) -> Iterable[tuple[bytes, bytes]]:
+def _end_to_end(headers: Headers, dropped: frozenset[bytes]) -> Headers:
     """Without those dropped, those that `Connection` names, and those that only this router may set."""
-    headers = list(headers)
-    named = {
-        token.strip().lower() for name, value in headers if name.lower() == b"connection" for token in value.split(b",")
-    }
-    for name, value in headers:
-        lowered = name.lower()
-        if lowered not in dropped and lowered not in named and not lowered.startswith(OWN_PREFIX):
-            yield name, value
-
-
-def _text(value: bytes) -> str:
-    """For aiohttp, which encodes header values as UTF-8."""
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
+    named = [value for name, value in headers if name == b"connection"]
+    if named:
+        dropped = dropped.union(token.strip().lower() for value in named for token in value.split(b","))
+    return [header for header in headers if header[0] not in dropped and not header[0].startswith(OWN_PREFIX)]
 
 
 def _line(text: str) -> bytes:

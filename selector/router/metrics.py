@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,6 +19,7 @@ _KIND = re.compile(r"[^\d:;,(]*")
 _PREFIX = "drafter_selector_"
 
 Reading = Callable[[], float]
+_Labelled = TypeVar("_Labelled", Counter, Histogram)
 _Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 
@@ -29,6 +31,7 @@ class RouterMetrics:
         self._readings = _Readings()
         self._registry.register(self._readings)
         self._reason_kinds: set[str] = set()
+        self._children: dict[tuple[object, tuple[str, ...]], Any] = {}
         self._decisions = self._counter("decisions", "Decisions, by arm and kind of reason.", ["arm", "reason"])
         self._outcomes = self._counter("outcomes", "Requests that ended, by how.", ["arm", "finish"])
         self._attainment = self._counter(
@@ -43,7 +46,7 @@ class RouterMetrics:
 
     def decided(self, arm: str | None, reason: str) -> None:
         """A policy decided."""
-        self._decisions.labels("" if arm is None else arm, self.reason_kind(reason)).inc()
+        self._of(self._decisions, "" if arm is None else arm, self.reason_kind(reason)).inc()
 
     def reason_kind(self, reason: str) -> str:
         """The words of a reason before its first number or aside: reasons are free text, label values must be few."""
@@ -57,14 +60,22 @@ class RouterMetrics:
 
     def ended(self, request: RequestView, outcome: Outcome) -> None:
         """A request ended."""
-        self._outcomes.labels(outcome.arm, outcome.finish.value).inc()
-        self._accepted_tokens.labels(outcome.arm, outcome.text_type).inc(outcome.accepted_tokens)
+        self._of(self._outcomes, outcome.arm, outcome.finish.value).inc()
+        self._of(self._accepted_tokens, outcome.arm, outcome.text_type).inc(outcome.accepted_tokens)
         if outcome.tbt_ms is not None:
-            self._tbt.labels(request.slo_class).observe(outcome.tbt_ms / 1e3)
+            self._of(self._tbt, request.slo_class).observe(outcome.tbt_ms / 1e3)
         if outcome.ttft_ms is not None:
-            self._ttft.labels(request.slo_class).observe(outcome.ttft_ms / 1e3)
+            self._of(self._ttft, request.slo_class).observe(outcome.ttft_ms / 1e3)
         if request.tbt_target_ms is not None:
-            self._attainment.labels(request.slo_class, _attained(request.tbt_target_ms, outcome)).inc()
+            self._of(self._attainment, request.slo_class, _attained(request.tbt_target_ms, outcome)).inc()
+
+    def _of(self, metric: _Labelled, *labels: str) -> _Labelled:
+        """The metric for these label values. `labels` checks and locks each time, and there are few that ever come."""
+        key = (metric, labels)
+        child: _Labelled | None = self._children.get(key)
+        if child is None:
+            child = self._children[key] = metric.labels(*labels)
+        return child
 
     def read_gauge(self, name: str, text: str, value: Reading, **labels: str) -> None:
         """A gauge whose value is read at each scrape; once per set of label values."""

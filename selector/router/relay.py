@@ -11,31 +11,25 @@ connection is closed as soon as its answer is of no use.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
-from urllib.parse import quote
-from uuid import uuid4
+from collections.abc import Callable, Mapping
+from secrets import token_hex
 
 from selector.core.types import Finish
 from selector.errors import UpstreamError
 from selector.router.additions import Additions, additions_for, answer_without, body_with
-from selector.router.answers import RETRY_SOON, RefusedRequest, Send, broken_stream, send_whole
+from selector.router.answers import RETRY_SOON, RefusedRequest, broken_stream
 from selector.router.answerstream import AnswerStream
-from selector.router.client import ClientGone, ClientWatch, Receive, header_texts, read_body
+from selector.router.client import Client, Incoming, header_texts, refuse
 from selector.router.dispatch import Dispatcher, Flight
+from selector.router.exchange import Exchange
 from selector.router.headers import request_headers, response_headers
 from selector.router.metrics import RouterMetrics
 from selector.router.request import ClientRequest, RequestReader
-from selector.router.routes import Route
-from selector.router.upstream import Upstream, UpstreamAnswer
+from selector.router.upstream import Upstream
 from selector.router.watch import FleetWatch
-
-Scope = MutableMapping[str, Any]
 
 _SLOWEST_TBT_S = 0.25
 """Slower than any reader would accept: only for telling a long answer from none."""
-_QUERY_SAFE = "!$%&'()*+,/:;=?@[]~"
-"""Everything a query may hold as it is; a client's own escapes stay."""
 
 
 class Relay:
@@ -49,8 +43,6 @@ class Relay:
         reader: RequestReader,
         metrics: RouterMetrics,
         clock: Callable[[], float],
-        *,
-        max_body_bytes: int,
     ) -> None:
         """`clock` gives seconds since the router started."""
         self._upstreams = upstreams
@@ -59,31 +51,41 @@ class Relay:
         self._reader = reader
         self._metrics = metrics
         self._clock = clock
-        self._max_body_bytes = max_body_bytes
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
-    async def serve(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, answered in every case but that of a client that left."""
-        arrival_s = self._clock()
-        headers = header_texts(scope["headers"])
+    async def serve(self, incoming: Incoming, client: Client) -> None:
+        """One request, answered in every case but that of a client that left: then the task is cancelled."""
+        self._running += 1
+        self._idle.clear()
         try:
-            body = await read_body(receive, headers, self._max_body_bytes)
-            request = self._reader.read(route, headers, body, request_id=uuid4().hex, arrival_s=arrival_s)
-            async with ClientWatch(receive):
-                await self._deliver(request, scope, send)
+            request = self._read(incoming)
+            await self._deliver(request, incoming, client)
         except RefusedRequest as refused:
-            self._metrics.refused_requests.labels(str(refused.status)).inc()
-            await refused.answer(route.dialect, send)
-        except ClientGone:
-            return
+            refuse(client, incoming.route, refused, self._metrics)
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
 
-    async def _deliver(self, request: ClientRequest, scope: Scope, send: Send) -> None:
+    async def idle(self) -> None:
+        """Returns when no request is being relayed."""
+        await self._idle.wait()
+
+    def _read(self, incoming: Incoming) -> ClientRequest:
+        body, incoming.body = incoming.body, b""
+        headers = header_texts(incoming.headers)
+        return self._reader.read(incoming.route, headers, body, request_id=token_hex(16), arrival_s=self._clock())
+
+    async def _deliver(self, request: ClientRequest, incoming: Incoming, client: Client) -> None:
         tried: set[str] = set()
         delivered = False
         while not delivered:
             flight = self._dispatcher.place(request, tried)
             tried.add(flight.backend)
             try:
-                delivered = await self._deliver_from(flight, tried, scope, send)
+                delivered = await self._deliver_from(flight, tried, incoming, client)
             except asyncio.CancelledError:
                 # Some clients close as soon as they have read the last event.
                 self._dispatcher.end(flight, _streamed(flight) if flight.observer.done else Finish.CANCELLED)
@@ -92,17 +94,16 @@ class Relay:
                 # Only an error of the router itself leaves a flight open.
                 self._dispatcher.end(flight, Finish.FAILED)
 
-    async def _deliver_from(self, flight: Flight, tried: set[str], scope: Scope, send: Send) -> bool:
+    async def _deliver_from(self, flight: Flight, tried: set[str], incoming: Incoming, client: Client) -> bool:
         """Whether the client got its answer; if not, the flight is retracted and there is another backend to try."""
         request, upstream = flight.request, self._upstreams[flight.backend]
         facts = self._watch.backends[flight.backend].facts
         additions = additions_for(request, spec_details=facts.spec_details, usage_by_default=facts.usage_by_default)
-        query = quote(scope["query_string"], safe=_QUERY_SAFE)
-        path = f"{request.route.path}?{query}" if query else request.route.path
+        path = request.route.path.encode()
         try:
             answer = await upstream.post(
-                path,
-                request_headers(scope["headers"], upstream.api_key),
+                b"%b?%b" % (path, incoming.query) if incoming.query else path,
+                request_headers(incoming.headers, upstream.api_key),
                 body_with(request, additions),
                 generating_s=_generating_s(request, upstream),
             )
@@ -119,24 +120,30 @@ class Relay:
                 # Its queue is full, or it is going down: neither has produced anything.
                 self._dispatcher.retract(flight, "answered 503")
                 return False
+            # From here on nothing is sent again: an answer may take long, and what was asked is not kept for it.
+            request.release()
+            incoming.headers = []
             if answer.is_event_stream:
-                await self._pass_on_stream(flight, answer, additions, send)
+                await self._pass_on_stream(flight, answer, additions, client)
             else:
-                await self._pass_on_whole(flight, answer, additions, send)
+                await self._pass_on_whole(flight, answer, additions, client)
         finally:
             answer.close()
         return True
 
-    async def _pass_on_stream(self, flight: Flight, answer: UpstreamAnswer, additions: Additions, send: Send) -> None:
-        headers = response_headers(answer.raw_headers, keep_length=False) + flight.headers
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        stream = AnswerStream(additions, flight.observer)
+    async def _pass_on_stream(self, flight: Flight, answer: Exchange, additions: Additions, client: Client) -> None:
+        client.start(answer.status, response_headers(answer.headers) + flight.headers)
+        client.follow(answer)
+        stream, clock = AnswerStream(additions, flight.observer), self._clock
+
+        def pass_on(piece: bytes) -> None:
+            passed = stream.feed(piece, clock())
+            if passed:
+                client.piece(passed)
+
         broke: str | None = None
         try:
-            while piece := await answer.next_piece():
-                passed = stream.feed(piece, self._clock())
-                if passed:
-                    await send({"type": "http.response.body", "body": passed, "more_body": True})
+            await answer.pass_to(pass_on)
         except UpstreamError as failed:
             broke = str(failed)
         last = stream.finish(self._clock())
@@ -148,11 +155,11 @@ class Relay:
         else:
             self._watch.traffic_succeeded(flight.backend)
         if last:
-            await send({"type": "http.response.body", "body": last, "more_body": True})
+            client.piece(last)
         self._dispatcher.end(flight, _streamed(flight))
-        await send({"type": "http.response.body", "body": b""})
+        client.end()
 
-    async def _pass_on_whole(self, flight: Flight, answer: UpstreamAnswer, additions: Additions, send: Send) -> None:
+    async def _pass_on_whole(self, flight: Flight, answer: Exchange, additions: Additions, client: Client) -> None:
         try:
             body = await answer.whole_body()
         except UpstreamError as failed:
@@ -165,9 +172,9 @@ class Relay:
         if answer.status < 400:
             flight.observer.answer(body, self._clock())
             body = answer_without(body, additions)
-        headers = response_headers(answer.raw_headers, keep_length=False) + flight.headers
+        headers = response_headers(answer.headers) + flight.headers
         self._dispatcher.end(flight, _answered(answer.status))
-        await send_whole(send, answer.status, body, headers)
+        client.whole(answer.status, headers, body)
 
     def _backend_failed(self, flight: Flight, why: str) -> None:
         self._metrics.upstream_errors.labels(flight.backend).inc()

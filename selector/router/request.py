@@ -12,7 +12,7 @@ import orjson
 from selector.core.prompttokens import estimate_prompt_tokens
 from selector.core.requestneeds import needs
 from selector.core.requesttext import extract
-from selector.core.sessionkey import session_key
+from selector.core.sessionkey import refine_key, session_key
 from selector.core.texttype import classify
 from selector.core.types import TEXT_TYPES, RequestView
 from selector.files.fleet import Fleet
@@ -32,10 +32,12 @@ _SGLEXT_FIELDS = (
     "return_output_ids_in_sglext",
 )
 
+_MOST_TEMPERATURE = 100.0
+
 ExpectedOutput = Callable[[str, int | None], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ClientRequest:
     """One request to pass on."""
 
@@ -43,10 +45,10 @@ class ClientRequest:
     """The router's own name for it, unique and of fixed length."""
     route: Route
     body: bytes
-    """As it came."""
+    """As it came; nothing once it is released."""
     arrival_s: float
     fields: Mapping[str, Any]
-    """The body, parsed; empty where no policy decides."""
+    """The body, parsed; empty where no policy decides, and once it is released."""
     view: RequestView | None
     """What the policy sees; `None` where none decides."""
     streams: bool = False
@@ -55,16 +57,18 @@ class ClientRequest:
     wants_usage: bool = False
     wants_sglext: bool = False
     """Whether the client asked for anything in SGLang's extension chunk."""
+    given_rids: tuple[str, ...] = ()
+    """What the client named it."""
 
     @property
     def rids(self) -> tuple[str, ...]:
         """By which the client, or the backend, knows the request."""
-        given = self.fields.get("rid")
-        if isinstance(given, str) and given:
-            return (given,)
-        if isinstance(given, list):
-            return tuple(rid for rid in given if isinstance(rid, str) and rid)
-        return (self.id,)
+        return self.given_rids or (self.id,)
+
+    def release(self) -> None:
+        """The request will not be sent again: lets go of its body."""
+        self.body = b""
+        self.fields = {}
 
     @property
     def needs_rid(self) -> bool:
@@ -78,6 +82,7 @@ class RequestReader:
     def __init__(self, fleet: Fleet, expected_output_tokens: ExpectedOutput) -> None:
         self._slo = fleet.slo
         self._trusts_text_type = fleet.router.trust_text_type_header
+        self._refine = fleet.acceptance.refine
         self._expected_output_tokens = expected_output_tokens
 
     def read(
@@ -109,6 +114,8 @@ class RequestReader:
             tbt_target_ms=target_ms if target_ms is not None else self._slo.tbt_target_ms(slo_class),
             needs=needs(readable),
             session_key=session_key(readable),
+            temperature=_temperature(route, fields),
+            refine_key=refine_key(readable, headers, self._refine),
         )
         options = fields.get("stream_options")
         return ClientRequest(
@@ -123,6 +130,7 @@ class RequestReader:
             wants_usage=isinstance(options, dict) and bool(options.get("include_usage")),
             wants_sglext=any(fields.get(name) for name in _SGLEXT_FIELDS)
             or any(name.startswith("x-sglext-") for name in headers),
+            given_rids=_given_rids(fields),
         )
 
     def _slo_class(self, headers: Mapping[str, str]) -> str:
@@ -200,6 +208,21 @@ def _max_output_tokens(route: Route, fields: Mapping[str, Any]) -> int | None:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
     return None
+
+
+def _given_rids(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    given = fields.get("rid")
+    names = given if isinstance(given, list) else [given]
+    return tuple(rid for rid in names if isinstance(rid, str) and rid)
+
+
+def _temperature(route: Route, fields: Mapping[str, Any]) -> float | None:
+    """The sampling temperature; `None` for one that the server has to refuse."""
+    options = fields.get("sampling_params") if route.dialect is Dialect.GENERATE else fields
+    value = options.get("temperature") if isinstance(options, dict) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0.0 <= value <= _MOST_TEMPERATURE:
+        return None
+    return float(value)
 
 
 def _samples(route: Route, fields: Mapping[str, Any]) -> int:

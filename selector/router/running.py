@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,12 +30,17 @@ from selector.files.decision_log import BackendRecord, PolicyRecord, StartEvent
 from selector.files.decision_log_writer import DecisionLogWriter
 from selector.files.fleet import LoadedFleet
 from selector.files.policy import LoadedPolicy
+from selector.router.acceptancereport import read_acceptance_metrics
+from selector.router.admission import Admission
 from selector.router.app import RouterApp
 from selector.router.control import control_app
 from selector.router.dispatch import Dispatcher
+from selector.router.front import Front
 from selector.router.metrics import RouterMetrics
 from selector.router.relay import Relay
 from selector.router.request import RequestReader
+from selector.router.sharing import AcceptanceSharing
+from selector.router.snapshots import AcceptanceSnapshots
 from selector.router.state import RouterState
 from selector.router.upstream import Upstream
 from selector.router.watch import FleetWatch
@@ -97,7 +103,7 @@ class RunningRouter:
         self.state.draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(self._fleet.fleet.router.drain_timeout_s):
-                await self._app.idle()
+                await self._relay.idle()
                 return True
         return False
 
@@ -136,6 +142,26 @@ class RunningRouter:
             if "--speculative-adaptive" in profiles[backend.name].arm(backend.arm).launch.flags
         ]
         dispatcher = Dispatcher(controller, metrics, now_s, log=log, adaptive_arms=adaptive)
+        learning = fleet.fleet.acceptance
+        snapshots = AcceptanceSnapshots(
+            dispatcher,
+            None if learning.snapshot is None else Path(learning.snapshot),
+            every_s=learning.snapshot_every_s,
+            target=fleet.fleet.target,
+        )
+        snapshots.restore()
+        stack.push_async_callback(snapshots.write)
+        stack.push_async_callback(_cancelled, asyncio.create_task(snapshots.run()))
+        sharing = None
+        if learning.redis_url is not None:
+            sharing = AcceptanceSharing(
+                dispatcher,
+                learning,
+                target=fleet.fleet.target,
+                fingerprint=snapshots.fingerprint,
+                router=snapshots.router,
+            )
+            stack.push_async_callback(sharing.stop, asyncio.create_task(sharing.run()))
         watch = FleetWatch(upstreams, profiles, dispatcher, options)
         self.state = RouterState(
             target=fleet.fleet.target,
@@ -145,15 +171,18 @@ class RunningRouter:
             watch=watch,
             metrics=metrics,
             log=log,
+            snapshots=snapshots,
+            sharing=sharing,
             now_s=now_s,
         )
         _read_by_metrics(self.state)
         reader = RequestReader(fleet.fleet, dispatcher.expected_output_tokens)
-        relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s, max_body_bytes=options.max_body_bytes)
-        self._app = RouterApp(relay, control_app(self.state), self.state)
+        self._relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s)
+        admission = Admission(self.state, max_body_bytes=options.max_body_bytes)
+        app = RouterApp(admission, self._relay, control_app(self.state))
         await watch.first_look()
         stack.push_async_callback(_cancelled, asyncio.create_task(watch.run()))
-        server = _Server(self._app)
+        server = _Server(app, partial(Front, relay=self._relay, admission=admission))
         stack.push_async_callback(server.end)
         await server.begin(listener)
         stack.push_async_callback(self._drain_once)
@@ -192,11 +221,11 @@ class RunningRouter:
 class _Server(uvicorn.Server):
     """uvicorn in somebody else's loop."""
 
-    def __init__(self, app: RouterApp) -> None:
+    def __init__(self, app: RouterApp, front: Callable[..., Front]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=front,  # type: ignore[arg-type] # a class for uvicorn, which only ever calls it
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -264,10 +293,6 @@ def _read_by_metrics(state: RouterState) -> None:
         metrics.read_gauge("in_flight_requests", "Requests on a backend.", in_flight, **labels)
         metrics.read_gauge("backend_available", "Whether a backend gets requests.", available, **labels)
     metrics.read_counter("policy_failures", "Times the fallback stepped in.", lambda: controller.policy_failures)
-    acceptance = controller.context.acceptance
-    metrics.read_counter("acceptance_samples", "Requests that taught acceptance.", lambda: acceptance.samples)
-    metrics.read_counter(
-        "acceptance_refused_samples", "Speculation counts that cannot be.", lambda: acceptance.refused_samples
-    )
+    read_acceptance_metrics(metrics, controller.context.acceptance, state.snapshots, state.sharing)
     if log is not None:
         metrics.read_counter("decision_log_dropped_lines", "Lines that were not written.", lambda: log.dropped)

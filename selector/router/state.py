@@ -9,6 +9,8 @@ from selector.files.decision_log import PolicyRecord
 from selector.files.decision_log_writer import DecisionLogWriter
 from selector.router.dispatch import Dispatcher
 from selector.router.metrics import RouterMetrics
+from selector.router.sharing import AcceptanceSharing
+from selector.router.snapshots import AcceptanceSnapshots
 from selector.router.watch import FleetWatch
 
 
@@ -23,6 +25,8 @@ class RouterState:
     watch: FleetWatch
     metrics: RouterMetrics
     log: DecisionLogWriter | None
+    snapshots: AcceptanceSnapshots
+    sharing: AcceptanceSharing | None
     now_s: Callable[[], float]
     """Seconds since the router started."""
     draining: bool = False

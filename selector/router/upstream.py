@@ -1,27 +1,31 @@
-"""The HTTP side of one backend: a connection pool, and every way it can fail turned into `UpstreamError`."""
+"""The HTTP side of one backend, and every way it can fail turned into `UpstreamError`.
+
+Requests that are passed on go over connections of their own (`pool`, `exchange`); what the router itself asks a backend
+goes through aiohttp.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import os
+import socket
+import ssl
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
-from multidict import CIMultiDict
-from yarl import URL
 
 from selector.core.policy import BackendSpec
 from selector.errors import FleetError, UpstreamError
 from selector.files.fleet import Backend, Router
+from selector.router.exchange import Exchange
+from selector.router.pool import KEEP_IDLE_S, Connection, ConnectionPool
+from selector.router.wire import Headers, written_head
 
-_KEEP_IDLE_S = 3.0
-"""Less than the 5 s after which SGLang closes an idle connection: a request must not meet the closing."""
-_COPIED_BODY_BYTES = 1 << 20
-"""Larger bodies are sent in pieces, so that other requests get their turn."""
-_NO_AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_COPIED_BODY_BYTES = 65_536
+"""A larger body is sent from where it is, behind its head; a smaller one in one piece with it."""
 
 
 class Upstream:
@@ -44,36 +48,63 @@ class Upstream:
         self._idle_timeout_s = options.stream_idle_timeout_s
         self._poll_timeout_s = options.poll_timeout_s
         self._first_byte_timeout_s = options.first_byte_timeout_s
+        # httptools and uvloop bring no TLS context of their own: this one verifies certificate and name.
+        parts = urlsplit(backend.url)
+        tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._host_header = parts.netloc.rpartition("@")[2].encode("idna" if not parts.netloc.isascii() else "ascii")
+        self._path = parts.path.rstrip("/").encode()
+        self._pool = ConnectionPool(
+            parts.hostname or "",
+            parts.port or (80 if tls is None else 443),
+            tls=tls,
+            connect_timeout_s=options.connect_timeout_s,
+        )
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_IDLE_S),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=_NO_AUTOMATIC_HEADERS,
             timeout=aiohttp.ClientTimeout(total=None, connect=options.connect_timeout_s),
         )
 
     async def close(self) -> None:
         """Closes every connection."""
+        await self._pool.close()
         await self._session.close()
 
-    async def post(
-        self, path_and_query: str, headers: CIMultiDict[str], body: bytes, *, generating_s: float
-    ) -> UpstreamAnswer:
+    async def post(self, target: bytes, headers: Headers, body: bytes, *, generating_s: float) -> Exchange:
         """Sends a request and waits for the head of the answer. Raises `UpstreamError` when there is none.
 
-        `generating_s` is how long the server may generate before its first byte, on top of the fleet file's limit.
+        `target` is path and query. `generating_s` is how long the server may generate before its first byte, on top of
+        the fleet file's limit.
         """
+        own = [(b"host", self._host_header), (b"content-length", b"%d" % len(body))]
+        head = written_head(b"POST %b%b HTTP/1.1" % (self._path, target), own + headers)
+        connection = self._pool.idle() or await self._connected()
+        exchange = Exchange(connection, asyncio.get_running_loop(), self._idle_timeout_s)
+        if len(body) <= _COPIED_BODY_BYTES:
+            connection.begin(exchange, head + body)
+        else:
+            connection.begin(exchange, head, body)
+        # Held by the transport until it is sent, and by the caller as long as it might be sent again.
+        del body
         try:
-            async with asyncio.timeout(self._first_byte_timeout_s + generating_s):
-                response = await self._session.post(
-                    URL(self.url + path_and_query, encoded=True),
-                    headers=headers,
-                    data=body if len(body) <= _COPIED_BODY_BYTES else io.BytesIO(body),
-                    allow_redirects=False,
-                )
-        except (aiohttp.ClientError, TimeoutError, OSError) as failed:
-            raise UpstreamError(_in_words(failed)) from failed
-        return UpstreamAnswer(response, self._idle_timeout_s)
+            await exchange.head(self._first_byte_timeout_s + generating_s)
+        except BaseException:
+            exchange.close()
+            raise
+        return exchange
+
+    async def _connected(self) -> Connection:
+        try:
+            return await self._pool.connect()
+        except TimeoutError:
+            raise UpstreamError("no connection in time") from None
+        except socket.gaierror as failed:
+            raise UpstreamError(f"host name not found ({failed.strerror})") from failed
+        except ssl.SSLError as failed:
+            raise UpstreamError(f"no TLS connection ({failed.reason or failed})") from failed
+        except OSError as failed:
+            why = os.strerror(failed.errno) if failed.errno else str(failed)
+            raise UpstreamError(f"no connection ({why})") from failed
 
     async def abort(self, body: bytes) -> None:
         """Passes on `/abort_request`. Raises nothing: a backend that cannot be reached runs nothing of ours."""
@@ -118,68 +149,6 @@ class Upstream:
     def _own_headers(self, content_type: str | None = None) -> dict[str, str]:
         headers = {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
         return headers if content_type is None else {**headers, "content-type": content_type}
-
-
-class UpstreamAnswer:
-    """An answer whose head has come. Whoever got it must `close` it; that costs nothing once it was read to its end."""
-
-    def __init__(self, response: aiohttp.ClientResponse, idle_timeout_s: float) -> None:
-        self.status = response.status
-        self.raw_headers = response.raw_headers
-        self._response = response
-        self._idle_timeout_s = idle_timeout_s
-        self._loop = asyncio.get_running_loop()
-        self._waiting_since_s: float | None = None
-        self._paused_too_long = False
-        # One timer that looks now and then, rather than one for every piece.
-        self._timer = self._loop.call_later(idle_timeout_s, self._look_at_pause)
-
-    @property
-    def is_event_stream(self) -> bool:
-        """Whether the body is a stream of events that can be read: not compressed."""
-        headers = self._response.headers
-        kind = headers.get("content-type", "").lower()
-        return kind.startswith("text/event-stream") and "content-encoding" not in headers
-
-    async def next_piece(self) -> bytes:
-        """What came next of the body, never across the border of two HTTP chunks; empty at its end.
-
-        Raises `UpstreamError` when the connection broke before the end, or the body paused for too long.
-        """
-        self._waiting_since_s = self._loop.time()
-        try:
-            while True:
-                piece, ends_chunk = await self._response.content.readchunk()
-                if piece or not ends_chunk:
-                    return piece
-        except (aiohttp.ClientError, TimeoutError, OSError) as failed:
-            words = f"nothing came for {self._idle_timeout_s:g} s" if self._paused_too_long else _in_words(failed)
-            raise UpstreamError(words) from failed
-        finally:
-            self._waiting_since_s = None
-
-    async def whole_body(self) -> bytes:
-        """The rest of the body. Raises as `next_piece` does."""
-        pieces = []
-        while piece := await self.next_piece():
-            pieces.append(piece)
-        return b"".join(pieces)
-
-    def close(self) -> None:
-        """Closes the connection, unless the answer was read to its end."""
-        self._timer.cancel()
-        self._response.close()
-
-    def _look_at_pause(self) -> None:
-        # A pause counts only while we wait for the backend, not while the client is slow.
-        now_s = self._loop.time()
-        since_s = now_s if self._waiting_since_s is None else self._waiting_since_s
-        left_s = since_s + self._idle_timeout_s - now_s
-        if left_s > 0:
-            self._timer = self._loop.call_later(left_s, self._look_at_pause)
-        else:
-            self._paused_too_long = True
-            self._response.close()
 
 
 def _in_words(failed: BaseException) -> str:

@@ -1,12 +1,16 @@
-"""Accept lengths of one request, drawn step by step around its text type's mean.
+"""Accept lengths of one request, drawn pass by pass around its text type's mean.
 
-Every request has a random stream of its own, keyed by (seed, draw key): the same request draws the same numbers
-whatever the policy, the other requests or the order of events. Comparing two policies is therefore a paired comparison.
+Every request has random numbers of its own, told by (seed, draw key): the same request draws the same numbers whatever
+the policy, the other requests or the order of events. Comparing two policies is therefore a paired comparison.
 
     request   1 / a_i = (1 / a) · (1 + σ z),  z ~ N(0, 1) cut at ±2.5      σ: relative spread between requests
-    step      tokens = 1 + number of leading drafts that survive, each with the p of a_i, at most w − 1
+    pass      tokens = 1 + number of leading drafts that survive, each with the p of a_i, at most w − 1
 
-1/a is what is averaged, so that tokens over steps of many requests comes out as the profile's mean accept length.
+1/a is what is averaged, so that tokens over passes of many requests comes out as the profile's mean accept length.
+
+The numbers of neighbouring keys are made together, since making them one request at a time costs several times as much.
+A request that needs more than its part of such a block goes on with a stream of its own. The passes of one request are
+counted in a plain loop: for a hundred of them it takes no longer than numpy, and no array.
 """
 
 from __future__ import annotations
@@ -16,74 +20,116 @@ from bisect import bisect_right
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from selector.core.acceptance import accept_length_of
 
 _TABLE_POINTS = 1025
 _CUT_DEVIATIONS = 2.5
+_BLOCK_KEYS = 32
+_BLOCK_PASSES = 192
+_KEPT_BLOCKS = 16
+_OWN_STREAM = 1
+"""Counter word that tells a request's own stream from the one of its block."""
+_ALL_SURVIVE = 1e15
+
+
+class Passes:
+    """The verify passes of one request after its first token."""
+
+    __slots__ = ("_cumulative", "_deviates", "_most_drafts", "_scale", "_tokens", "count", "surplus")
+
+    def __init__(self, deviates: list[float], scale: float, most_drafts: int, tokens: int) -> None:
+        """Exp(1) `deviates`, one per pass: floor(e · scale) drafts survive, at most `most_drafts`."""
+        self._deviates = deviates
+        self._scale = scale
+        self._most_drafts = most_drafts
+        self._tokens = tokens
+        self._cumulative: list[int] | None = None
+        self.count, delivered = _passes_for(tokens, deviates, scale, most_drafts)
+        """How many it takes to deliver all tokens."""
+        self.surplus = delivered - tokens
+        """What the last pass accepted beyond the end: not delivered, yet reported by SGLang among accepted drafts."""
+
+    @property
+    def cumulative(self) -> list[int]:
+        """Tokens delivered after each pass; worked out when first asked for."""
+        if self._cumulative is None:
+            delivered, self._cumulative = 0, []
+            for deviate in self._deviates[: self.count]:
+                delivered += 1 + min(int(deviate * self._scale), self._most_drafts)
+                self._cumulative.append(delivered)
+            self._cumulative[-1] = self._tokens
+        return self._cumulative
+
+
+def _passes_for(tokens: int, deviates: list[float], scale: float, most_drafts: int) -> tuple[int, int]:
+    """Passes until `tokens` are delivered, and how many then are; fewer tokens if the deviates do not suffice."""
+    delivered = passes = 0
+    for deviate in deviates:
+        drafts = int(deviate * scale)
+        delivered += drafts + 1 if drafts < most_drafts else most_drafts + 1
+        passes += 1
+        if delivered >= tokens:
+            break
+    return passes, delivered
 
 
 class AcceptDraws:
     """Draws for one run. Not thread-safe."""
 
-    __slots__ = ("_generator", "_philox", "_seed", "_state")
+    __slots__ = ("_blocks", "_generator", "_philox", "_seed", "_state")
 
     def __init__(self, seed: int) -> None:
         self._seed = seed & 0xFFFFFFFFFFFFFFFF
         self._philox = np.random.Philox(key=0)
         self._generator = np.random.Generator(self._philox)
         self._state = self._philox.state
+        self._blocks: dict[int, tuple[list[float], list[list[float]]]] = {}
 
-    def _stream(self, draw_key: int) -> np.random.Generator:
-        """The generator at the start of the stream of `draw_key`; re-keying costs a tenth of a new generator."""
+    def passes(
+        self, draw_key: int, *, tokens: int, accept_length: float, spread: float, verify_tokens: int
+    ) -> Passes | None:
+        """The passes of a request that delivers `tokens`, at least 1, after its first; `None` if each gives one."""
+        if verify_tokens == 1 or accept_length <= 1.0:
+            return None
+        normal, rows = self._block(draw_key // _BLOCK_KEYS)
+        place = draw_key % _BLOCK_KEYS
+        z = min(max(normal[place], -_CUT_DEVIATIONS), _CUT_DEVIATIONS)
+        own = accept_length / max(1.0 + spread * z, 1e-6)
+        survival = _survival(min(max(own, 1.0), float(verify_tokens)), verify_tokens)
+        if survival <= 0.0:
+            return None
+        # P(at least k leading drafts survive) = p^k, so their number is floor(e / −ln p) with e ~ Exp(1).
+        scale = -1.0 / math.log(survival) if survival < 1.0 else _ALL_SURVIVE
+        passes = Passes(rows[place], scale, verify_tokens - 1, tokens)
+        if passes.surplus < 0:
+            # Every pass delivers a token at least.
+            own_stream = self._stream(draw_key, _OWN_STREAM).standard_exponential(tokens - _BLOCK_PASSES)
+            passes = Passes(rows[place] + own_stream.tolist(), scale, verify_tokens - 1, tokens)
+        return passes
+
+    def _block(self, number: int) -> tuple[list[float], list[list[float]]]:
+        """N(0, 1) deviates of the keys of a block, and for each of them Exp(1) deviates of its first passes."""
+        known = self._blocks.get(number)
+        if known is not None:
+            return known
+        if len(self._blocks) >= _KEPT_BLOCKS:
+            del self._blocks[next(iter(self._blocks))]
+        stream = self._stream(number, 0)
+        normal = stream.standard_normal(_BLOCK_KEYS).tolist()
+        made = normal, stream.standard_exponential((_BLOCK_KEYS, _BLOCK_PASSES)).tolist()
+        self._blocks[number] = made
+        return made
+
+    def _stream(self, key: int, kind: int) -> np.random.Generator:
+        """The generator at the start of a stream; re-keying costs a tenth of a new generator."""
         state = self._state
-        state["state"]["key"][:] = (self._seed, draw_key & 0xFFFFFFFFFFFFFFFF)
-        state["state"]["counter"][:] = 0
+        state["state"]["key"][:] = (self._seed, key & 0xFFFFFFFFFFFFFFFF)
+        state["state"]["counter"][:] = (0, 0, 0, kind)
         state["buffer_pos"] = 4
         state["has_uint32"] = 0
         self._philox.state = state
         return self._generator
-
-    def steps(
-        self, draw_key: int, *, tokens: int, accept_length: float, spread: float, verify_tokens: int
-    ) -> tuple[npt.NDArray[np.int64], int]:
-        """Tokens delivered after each step, up to `tokens` (shape (steps,), empty for 0 tokens), and a surplus.
-
-        The surplus is what the last step accepted beyond the end of the answer: not delivered, yet reported by SGLang
-        among the accepted drafts.
-        """
-        if tokens <= 0:
-            return np.empty(0, dtype=np.int64), 0
-        if verify_tokens == 1 or accept_length <= 1.0:
-            return np.arange(1, tokens + 1, dtype=np.int64), 0
-        stream = self._stream(draw_key)
-        z = min(max(float(stream.standard_normal()), -_CUT_DEVIATIONS), _CUT_DEVIATIONS)
-        own = accept_length / max(1.0 + spread * z, 1e-6)
-        own = min(max(own, 1.0), float(verify_tokens))
-        survival = _survival(own, verify_tokens)
-        if survival <= 0.0:
-            return np.arange(1, tokens + 1, dtype=np.int64), 0
-        if survival >= 1.0:
-            every = np.arange(1, -(-tokens // verify_tokens) + 1, dtype=np.int64) * verify_tokens
-            return np.minimum(every, tokens), int(every[-1]) - tokens
-        log_survival = math.log(survival)
-        parts: list[npt.NDArray[np.int64]] = []
-        delivered = 0
-        while delivered < tokens:
-            want = int((tokens - delivered) / own * 1.15) + 8
-            # P(at least k leading drafts survive) = p^k, so their number is floor(ln u / ln p).
-            drafts = np.log(1.0 - stream.random(want)) / log_survival
-            gained = np.minimum(drafts.astype(np.int64) + 1, verify_tokens)
-            total = np.cumsum(gained) + delivered
-            parts.append(total)
-            delivered = int(total[-1])
-        cumulative = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        steps = int(np.searchsorted(cumulative, tokens)) + 1
-        cumulative = cumulative[:steps]
-        surplus = int(cumulative[-1]) - tokens
-        cumulative[-1] = tokens
-        return cumulative, surplus
 
 
 @lru_cache(maxsize=64)

@@ -17,11 +17,10 @@ Randomness comes in streams of their own: the text types of a trace (`files.trac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from math import inf
-from typing import NamedTuple
+from math import ceil, inf
 
 from selector.core.acceptance import AcceptancePrior
 from selector.core.controller import Controller
@@ -34,6 +33,7 @@ from selector.simulator.arrivals import Arrivals, Load, OpenLoop
 from selector.simulator.boards import Boards
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.meter import Meter
+from selector.simulator.prefixcache import prompt_blocks
 from selector.simulator.run import WHOLE_RUN, Fate, RequestRecord, Run, SimulatedRequest, Window
 from selector.simulator.server import Job, ServerModel
 from selector.simulator.timeline import Recorder
@@ -41,33 +41,41 @@ from selector.simulator.timeline import Recorder
 __all__ = ["Fate", "RequestRecord", "Run", "SimulatedRequest", "Simulation", "Window"]
 
 
-class _InFlight(NamedTuple):
-    """A request that was dispatched."""
-
-    request: SimulatedRequest
-    arrived_s: float
-    measured: bool
-    """It arrived in the window."""
+Truth = Callable[[str, SimulatedRequest, float], AcceptancePrior | None]
+"""What a backend of that name accepts of a request that comes at a time in seconds; `None` for nothing."""
 
 
 class Simulation:
-    """One run. `acceptance` is the truth per (backend name, text type); without an entry nothing is accepted."""
+    """One run.
+
+    `acceptance` is the truth: per (backend name, text type), where without an entry nothing is accepted, or a function
+    of backend, request and time.
+    """
 
     def __init__(
         self,
         context: PolicyContext,
         policy: Policy,
-        acceptance: Mapping[tuple[str, str], AcceptancePrior],
+        acceptance: Mapping[tuple[str, str], AcceptancePrior] | Truth,
         *,
         seed: int = 0,
         poll_interval_s: float = 0.5,
+        session_prefixes: bool = False,
         recorder: Recorder | None = None,
+        controller: Controller | None = None,
     ) -> None:
-        self._controller = Controller(context, policy)
+        """`session_prefixes` takes prompts of one session to begin alike (see `prefixcache.prompt_blocks`).
+
+        `controller` is one made from this context and policy; a subclass may keep a log.
+        """
+        self._controller = controller or Controller(context, policy)
         self._specs: tuple[BackendSpec, ...] = context.backends
-        self._acceptance = acceptance
-        self._largest_context = max(spec.max_context_tokens for spec in context.backends)
+        self._truth = acceptance if callable(acceptance) else _constant(acceptance)
+        # A server refuses what neither its context nor its KV cache could hold, and ends an answer there.
+        self._longest = [min(spec.max_context_tokens, spec.max_kv_tokens) for spec in context.backends]
+        self._longest_of_all = max(self._longest)
         self._poll_interval_s = poll_interval_s
+        self._session_prefixes = session_prefixes
         draws = AcceptDraws(seed)
         self._servers = [
             ServerModel(
@@ -75,6 +83,7 @@ class Simulation:
                 draws,
                 max_running_requests=spec.max_running_requests,
                 max_kv_tokens=spec.max_kv_tokens,
+                max_context_tokens=spec.max_context_tokens,
                 tell=partial(recorder.worked, spec.name) if recorder is not None else None,
             )
             for spec in self._specs
@@ -84,7 +93,9 @@ class Simulation:
         self._working = [False] * len(self._servers)
         self._heap: list[tuple[float, int, int]] = []
         self._version = [0] * len(self._servers)
-        self._in_flight: dict[str, _InFlight] = {}
+        self._unpolled: set[int] = set()
+        """Servers where something happened since the last poll."""
+        self._in_flight: dict[str, RequestRecord] = {}
         self._measured_in_flight = 0
         self._window = WHOLE_RUN
         self._arrivals: Arrivals = OpenLoop(()).start()
@@ -112,6 +123,7 @@ class Simulation:
         next_mark_s = marks[0] if marks else inf
         if window.from_s == 0.0:
             meter.begin(0.0)
+        polls = 1
         next_poll_s = self._poll_interval_s
         now_s = 0.0
         while True:
@@ -142,7 +154,12 @@ class Simulation:
             elif next_poll_s <= arrival_s:
                 now_s = next_poll_s
                 self._poll(next_poll_s)
-                next_poll_s += self._poll_interval_s
+                polls += 1
+                quiet_s = min(server_s, arrival_s, next_mark_s)
+                if quiet_s < inf:
+                    # Until then no poll has anything to tell.
+                    polls = max(polls, ceil(quiet_s / self._poll_interval_s))
+                next_poll_s = polls * self._poll_interval_s
             else:
                 # A client of a closed loop may be free since the rounding of an instant ago.
                 now_s = max(now_s, arrival_s)
@@ -156,11 +173,11 @@ class Simulation:
 
     def _arrive(self, request: SimulatedRequest, now_s: float, draw_key: int) -> None:
         trace = request.trace
-        measured = self._window.from_s <= now_s < self._window.to_s
+        measured = self._measures(now_s)
         run = self._run
         if not measured:
             run.outside += 1
-        if trace.prompt_tokens + trace.output_tokens > self._largest_context:
+        if trace.prompt_tokens + trace.output_tokens > self._longest_of_all:
             run.dropped += measured
             self._arrivals.ended(now_s)
             return
@@ -176,13 +193,15 @@ class Simulation:
             slo_class=request.slo_class,
             tbt_target_ms=request.tbt_target_ms,
             session_key=trace.session_key,
+            temperature=request.temperature,
+            refine_key=request.refine_key,
         )
         decision = self._controller.decide(view, now_s)
         if decision.backend is None:
             self._arrivals.ended(now_s, refused=True)
             if measured:
                 run.rejected += 1
-                run.records.append(RequestRecord(request=request, arrived_s=now_s, fate=Fate.REJECTED))
+                run.records.append(RequestRecord(request, now_s, Fate.REJECTED))
             return
         index = self._index[decision.backend]
         spec = self._specs[index]
@@ -192,39 +211,45 @@ class Simulation:
         if measured:
             run.decisions_by_arm[spec.arm] += 1
             self._measured_in_flight += 1
-        self._in_flight[trace.request_id] = _InFlight(request, now_s, measured)
-        truth = self._acceptance.get((spec.name, request.text_type))
+        self._in_flight[trace.request_id] = RequestRecord(request, now_s)
+        job = Job(
+            key=trace.request_id,
+            draw_key=draw_key,
+            prompt_tokens=trace.prompt_tokens,
+            output_tokens=min(trace.output_tokens, self._longest[index] - trace.prompt_tokens),
+            max_new_tokens=trace.max_output_tokens,
+            accept_length=1.0,
+            accept_spread=0.0,
+            arrived_s=now_s,
+        )
+        truth = self._truth(spec.name, request, now_s)
+        if truth is not None:
+            job.accept_length, job.accept_spread = truth.mean, truth.request_spread
+        if trace.prefix_hashes or self._session_prefixes:
+            job.prefix_ids, job.prefix_block_tokens = prompt_blocks(trace, by_session=self._session_prefixes)
         server = self._servers[index]
         server.advance(now_s)
-        server.enqueue(
-            Job(
-                key=trace.request_id,
-                draw_key=draw_key,
-                prompt_tokens=trace.prompt_tokens,
-                # A server ends an answer where its context ends.
-                output_tokens=min(trace.output_tokens, spec.max_context_tokens - trace.prompt_tokens),
-                accept_length=truth.mean if truth else 1.0,
-                accept_spread=truth.request_spread if truth else 0.0,
-                arrived_s=now_s,
-            ),
-            now_s,
-        )
+        server.enqueue(job, now_s)
         self._settle(index)
 
     def _settle(self, index: int) -> None:
         """Takes what a server has to tell after it advanced, and schedules its next event."""
         server = self._servers[index]
+        self._unpolled.add(index)
         if server.finished:
             for job in server.finished:
                 self._end(job, index)
             server.finished.clear()
-        server.first_tokens.clear()
-        if server.busy != self._working[index]:
-            self._changed(index, server.busy)
-        self._version[index] += 1
+        if server.first_tokens:
+            server.first_tokens.clear()
         event_s = server.next_event_s()
+        working = event_s is not None
+        if working != self._working[index]:
+            self._changed(index, working)
+            event_s = server.next_event_s()
+        version = self._version[index] = self._version[index] + 1
         if event_s is not None:
-            heappush(self._heap, (event_s, index, self._version[index]))
+            heappush(self._heap, (event_s, index, version))
 
     def _changed(self, index: int, working: bool) -> None:
         """A server started or stopped working: idle time, and the pace of those it shares a GPU with."""
@@ -237,7 +262,7 @@ class Simulation:
             self._servers[other].advance(at_s)
         if neighbours:
             for each in (index, *neighbours):
-                self._servers[each].set_slowdown(self._boards.turns(each))
+                self._servers[each].take_turns(self._boards.turns(each), at_s)
             for other in neighbours:
                 self._settle(other)
 
@@ -248,11 +273,12 @@ class Simulation:
                 self._settle(index)
 
     def _end(self, job: Job, index: int) -> None:
-        request, arrived_s, measured = self._in_flight.pop(str(job.key))
+        record = self._in_flight.pop(str(job.key))
+        request, arrived_s = record.request, record.arrived_s
         spec = self._specs[index]
-        assert job.first_token_s is not None and job.finished_s is not None
-        tokens = job.output_tokens
-        drafting = spec.cost.verify_tokens > 1 and job.verify_passes > 0
+        first_s, finished_s, tokens = job.first_token_s, job.finished_s, job.output_tokens
+        assert first_s is not None and finished_s is not None
+        drafting = job.verify_passes > 0 and spec.cost.verify_tokens > 1
         outcome = Outcome(
             request_id=request.trace.request_id,
             backend=spec.name,
@@ -262,43 +288,49 @@ class Simulation:
             prompt_tokens=job.prompt_tokens,
             accepted_tokens=tokens,
             dispatched_s=arrived_s,
-            finished_s=job.finished_s,
-            ttft_ms=1e3 * (job.first_token_s - arrived_s),
-            tbt_ms=1e3 * (job.finished_s - job.first_token_s) / (tokens - 1) if tokens > 1 else None,
+            finished_s=finished_s,
+            ttft_ms=1e3 * (first_s - arrived_s),
+            tbt_ms=1e3 * (finished_s - first_s) / (tokens - 1) if tokens > 1 else None,
             verify_passes=job.verify_passes if drafting else None,
             accepted_drafts=job.accepted_drafts if drafting else None,
         )
-        self._controller.end(outcome, job.finished_s)
-        self._arrivals.ended(job.finished_s)
-        if measured:
+        self._controller.end(outcome, finished_s)
+        self._arrivals.ended(finished_s)
+        if self._measures(arrived_s):
             self._measured_in_flight -= 1
-            self._run.records.append(
-                RequestRecord(
-                    request=request,
-                    arrived_s=arrived_s,
-                    fate=Fate.DONE,
-                    outcome=outcome,
-                    energy_j=job.decode_j + job.prefill_j,
-                )
-            )
+            record.fate, record.outcome = Fate.DONE, outcome
+            self._record(record, job)
+
+    def _measures(self, arrived_s: float) -> bool:
+        window = self._window
+        return window.from_s <= arrived_s < window.to_s
+
+    def _record(self, record: RequestRecord, job: Job) -> None:
+        record.energy_j = job.decode_j + job.prefill_j
+        record.cached_tokens = job.cached_tokens
+        self._run.records.append(record)
 
     def _poll(self, now_s: float) -> None:
-        for spec, server in zip(self._specs, self._servers, strict=True):
+        """Polls the backends where something happened since the last poll.
+
+        The others would say what they said before, which changes nothing: all their requests are the fleet's own.
+        """
+        polled = self._controller.tracker.polled
+        for index in sorted(self._unpolled):
+            server = self._servers[index]
             signal = LoadSignal(running=server.batch, waiting=server.waiting, kv_tokens=server.kv_tokens)
-            self._controller.tracker.polled(spec.name, signal, now_s)
+            polled(self._specs[index].name, signal, now_s)
+        self._unpolled.clear()
 
     def _close(self, meter: Meter, now_s: float) -> None:
         """Ends the run at `now_s`, with whatever is still in flight."""
         run = self._run
         for server in self._servers:
             for job in server.stop(now_s):
-                request, arrived_s, measured = self._in_flight.pop(str(job.key))
-                if measured:
+                record = self._in_flight.pop(str(job.key))
+                if self._measures(record.arrived_s):
                     run.unfinished += 1
-                    energy_j = job.decode_j + job.prefill_j
-                    run.records.append(
-                        RequestRecord(request=request, arrived_s=arrived_s, fate=Fate.UNFINISHED, energy_j=energy_j)
-                    )
+                    self._record(record, job)
         self._boards.close(now_s)
         meter.end(now_s)
 
@@ -309,3 +341,10 @@ class Simulation:
             f"at {now_s:.3f} s {len(self._in_flight)} requests are in flight ({where or 'none waiting'}) "
             "and no server has anything to do"
         )
+
+
+def _constant(acceptance: Mapping[tuple[str, str], AcceptancePrior]) -> Truth:
+    def truth(backend: str, request: SimulatedRequest, now_s: float) -> AcceptancePrior | None:
+        return acceptance.get((backend, request.text_type))
+
+    return truth

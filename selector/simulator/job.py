@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
+from selector.simulator.draws import Passes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,8 +22,13 @@ class Job:
     accept_length: float
     accept_spread: float
     arrived_s: float
+    max_new_tokens: int | None = None
+    """The bound that the client set."""
+    prefix_ids: tuple[Hashable, ...] = ()
+    """Ids of the prompt's blocks (see `prefixcache`); empty: nothing of it is shared."""
+    prefix_block_tokens: int = 0
     cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache."""
+    """Prompt tokens found in the prefix cache, at the first prefill."""
 
     prefill_started_s: float | None = None
     first_token_s: float | None = None
@@ -32,45 +38,55 @@ class Job:
     """Its share of decode energy: each step's energy over the batch."""
     prefill_j: float = 0.0
     retractions: int = 0
+    _context: int = 0
+    """Tokens that its prefill has to put into the KV cache: the prompt, and what a retracted one had generated."""
+    _most_new_tokens: int = 0
+    """Tokens it may generate, by its client, the context and the KV cache."""
+    _held: tuple[Hashable, ...] = ()
+    """Blocks that it holds in the prefix cache."""
     _prefilled: int = 0
-    _cumulative: npt.NDArray[np.int64] | None = None
+    _passes: Passes | None = None
+    """Its verify passes; `None` where each gives one token, as without a drafter."""
+    _steps_needed: int = 0
     _started_step: int = 0
     _steps_before: int = 0
+    """Steps done before it last joined the batch."""
+    _end_step: int = -1
+    """The step after which it leaves the batch; -1 outside."""
     _joined_tokens: int = 0
     _growth: float = 0.0
-    _surplus: int = 0
     _share_start_j: float = 0.0
-    _paused: bool = False
-    """Retracted, and not yet back in the batch."""
     _gone: bool = False
 
     def delivered(self, step: int) -> int:
         """Tokens delivered once the server has finished `step` steps."""
         if self.first_token_s is None:
             return 0
-        if self._cumulative is None or len(self._cumulative) == 0:
-            return 1
-        taken = self._steps_before + (0 if self._paused else step - self._started_step)
+        taken = self._steps_before + (step - self._started_step if self._end_step >= 0 else 0)
+        taken = min(taken, self._steps_needed)
         if taken <= 0:
             return 1
-        return 1 + int(self._cumulative[min(taken, len(self._cumulative)) - 1])
+        return 1 + (taken if self._passes is None else self._passes.cumulative[taken - 1])
 
     def passes_by_accepted_drafts(self) -> list[int]:
         """Verify passes that accepted 0, 1, 2 … drafts, up to the most that one accepted; once it left the batch.
 
         Counts drafts beyond the end of the answer too, as `accepted_drafts` does.
         """
-        if self._cumulative is None:
-            return []
-        tokens = np.diff(self._cumulative[: self.verify_passes], prepend=0)
-        if len(tokens) == len(self._cumulative) > 0:
-            tokens[-1] += self._surplus
-        return [int(count) for count in np.bincount(tokens - 1)]
+        if self._passes is None:
+            return [self.verify_passes] if self.verify_passes else []
+        cumulative = self._passes.cumulative[: self.verify_passes]
+        tokens = [after - before for before, after in pairwise((0, *cumulative))]
+        if len(tokens) == self._passes.count:
+            tokens[-1] += self._passes.surplus
+        counts = Counter(tokens)
+        return [counts[accepted + 1] for accepted in range(max(counts, default=0))]
 
     @property
     def accepted_drafts(self) -> int:
         """Drafts accepted in all its verify passes, once finished; SGLang counts those beyond the end too."""
-        return self.output_tokens - 1 + self._surplus - self.verify_passes
+        surplus = self._passes.surplus if self._passes is not None else 0
+        return self.output_tokens - 1 + surplus - self.verify_passes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,11 +97,33 @@ class Totals:
     prefill_j: float = 0.0
     extrapolated_j: float = 0.0
     """Part of `decode_j` from outside the measured cells."""
-    decode_s: float = 0.0
+    decode_ms: float = 0.0
     prefill_s: float = 0.0
     prefill_tokens: int = 0
     accepted_tokens: float = 0.0
+    """Of those running the mean of their draws per step; exact once they left."""
+    first_tokens: int = 0
     finished: int = 0
     retractions: int = 0
-    moments: list[float] = field(default_factory=lambda: [0.0] * 6)
-    """SGLang's `decode_moments`: [n, Σb, Σt_us, Σb², Σb·t_us, Σtokens] over decode steps."""
+    steps: int = 0
+    """Decode steps, n; below: Σb, Σb² and Σb·t over them."""
+    request_steps: int = 0
+    request_square_steps: int = 0
+    request_ms: float = 0.0
+
+    @property
+    def decode_s(self) -> float:
+        """Time spent on decode steps."""
+        return self.decode_ms / 1e3
+
+    @property
+    def moments(self) -> list[float]:
+        """SGLang's `decode_moments`: [n, Σb, Σt_us, Σb², Σb·t_us, Σtokens] over decode steps."""
+        return [
+            float(self.steps),
+            float(self.request_steps),
+            1e3 * self.decode_ms,
+            float(self.request_square_steps),
+            1e3 * self.request_ms,
+            self.accepted_tokens - self.first_tokens,
+        ]

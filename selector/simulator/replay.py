@@ -16,8 +16,10 @@ from selector.files.decision_log import (
     DecisionEvent,
     EndEvent,
     HealthEvent,
+    HeardEvent,
     LogEvent,
     PollEvent,
+    RestoredEvent,
     RetractEvent,
     StartEvent,
 )
@@ -46,6 +48,10 @@ def replay(events: Iterable[LogEvent], controller: Controller) -> Iterator[tuple
                 controller.tracker.polled(event.backend, event.signal, event.t_s)
             case HealthEvent():
                 controller.tracker.health_changed(event.backend, event.available, event.reason, event.t_s)
+            case RestoredEvent():
+                controller.restored(event.state)
+            case HeardEvent():
+                controller.heard(event.others)
 
 
 def _decided_again(event: DecisionEvent, controller: Controller) -> Decision:

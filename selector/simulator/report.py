@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from selector.core.quantile import quantile
 from selector.simulator.engine import RequestRecord, Run
+
+TargetChoice = float | Literal["none"] | None
+"""The target of a run: one for every request in ms, "none" for nobody, `None` leaves it to the fleet's SLO classes."""
 
 
 class PolicyResult(BaseModel):
@@ -17,6 +21,7 @@ class PolicyResult(BaseModel):
 
     policy: str
     policy_sha256: str
+    tbt_target_ms: TargetChoice = None
     requests: int
     """Completed."""
     requests_rejected: int
@@ -43,6 +48,8 @@ class PolicyResult(BaseModel):
     extrapolated_energy_frac: float
     """Share of decode energy from outside the measured cells."""
     attainment_by_text_type: dict[str, float]
+    attainment_by_class: dict[str, float] = {}
+    """By SLO class."""
     decisions_by_arm: dict[str, int]
     retractions: int
     wall_s: float
@@ -50,20 +57,19 @@ class PolicyResult(BaseModel):
     simulated_requests_per_s: float
 
 
-def summarise(run: Run, *, policy: str, policy_sha256: str, wall_s: float) -> PolicyResult:
+def summarise(
+    run: Run, *, policy: str, policy_sha256: str, wall_s: float, tbt_target_ms: TargetChoice = None
+) -> PolicyResult:
     """The result of a run that took `wall_s` real seconds."""
     done = [record.outcome for record in run.records if record.outcome is not None]
     energy_j = run.decode_j + run.prefill_j + run.idle_j
     tokens = run.accepted_tokens
     tbt = [outcome.tbt_ms for outcome in done if outcome.tbt_ms is not None]
     ttft = [outcome.ttft_ms for outcome in done if outcome.ttft_ms is not None]
-    by_type: dict[str, list[RequestRecord]] = {}
-    for record in run.records:
-        by_type.setdefault(record.request.text_type, []).append(record)
-    attained = {name: attainment(records) for name, records in sorted(by_type.items())}
     return PolicyResult(
         policy=policy,
         policy_sha256=policy_sha256,
+        tbt_target_ms=tbt_target_ms,
         requests=len(done),
         requests_rejected=run.rejected,
         requests_unfinished=run.unfinished,
@@ -83,7 +89,8 @@ def summarise(run: Run, *, policy: str, policy_sha256: str, wall_s: float) -> Po
         mean_power_w=energy_j / run.duration_s if run.duration_s else None,
         duration_s=run.duration_s,
         extrapolated_energy_frac=run.extrapolated_j / run.decode_j if run.decode_j else 0.0,
-        attainment_by_text_type={name: value for name, value in attained.items() if value is not None},
+        attainment_by_text_type=_attainment_by(run.records, lambda record: record.request.text_type),
+        attainment_by_class=_attainment_by(run.records, lambda record: record.request.slo_class),
         decisions_by_arm=run.decisions_by_arm,
         retractions=run.retractions,
         wall_s=wall_s,
@@ -107,3 +114,12 @@ def attainment(records: Sequence[RequestRecord]) -> float | None:
             judged += 1
             met += record.outcome.tbt_ms <= target
     return met / judged if judged else None
+
+
+def _attainment_by(records: Sequence[RequestRecord], group: Callable[[RequestRecord], str]) -> dict[str, float]:
+    """Attainment of every group that has a target, by the group's name in order."""
+    groups: dict[str, list[RequestRecord]] = {}
+    for record in records:
+        groups.setdefault(group(record), []).append(record)
+    attained = {name: attainment(groups[name]) for name in sorted(groups)}
+    return {name: value for name, value in attained.items() if value is not None}

@@ -29,6 +29,8 @@ class SimulatedRequest:
     seen_text_type: str | None = None
     """What the policy is told; `None` tells it the truth."""
     seen_text_probabilities: tuple[float, ...] | None = None
+    temperature: float | None = None
+    refine_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +61,18 @@ class Fate(StrEnum):
     """Still waiting or running when the run ended; a target is counted as missed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class RequestRecord:
     """How one request went. Only one that is done has an `outcome`."""
 
     request: SimulatedRequest
     arrived_s: float
-    fate: Fate
+    fate: Fate = Fate.UNFINISHED
     outcome: Outcome | None = None
     energy_j: float = 0.0
     """Its share of decode and prefill energy; idle power belongs to nobody."""
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,16 +16,17 @@ real clock. It draws the accept lengths of a request when its first token is the
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from math import inf
 
+from selector.core.contention import turns_energy, turns_slowdown
 from selector.core.cost import ArmCost
+from selector.simulator.decoding import Decoding
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.job import Job, Totals
-from selector.simulator.series import series, steps_within
+from selector.simulator.kvcache import KvCache, most_new_tokens
 from selector.simulator.timeline import Stretch
 
 __all__ = ["DEFAULT_CHUNK_TOKENS", "Job", "ServerModel", "Totals"]
@@ -39,10 +40,29 @@ _ROUNDING_MS = 1e-6
 
 @dataclass(slots=True)
 class _Prefill:
+    """A pass over prompts. `seconds` and `energy_j` are those of the whole pass at the present pace."""
+
+    chunks: list[tuple[Job, int]]
+    """Job, prompt tokens of it in this pass."""
+    tokens: int
     start_s: float
-    end_s: float
-    chunks: list[tuple[Job, int, float]]
-    """Job, prompt tokens of it in this segment, its share of the energy."""
+    seconds: float
+    energy_j: float
+    since_s: float
+    """When the pace was last set."""
+    todo_frac: float = 1.0
+    """The part of the pass that was left then."""
+    spent_j: float = 0.0
+    """What the other part took."""
+
+    @property
+    def end_s(self) -> float:
+        return self.since_s + self.todo_frac * self.seconds
+
+    def at(self, now_s: float) -> tuple[float, float]:
+        """Of the pass, the part that is left at a time, and the energy spent by then."""
+        done_frac = min(self.todo_frac, max(0.0, now_s - self.since_s) / self.seconds)
+        return self.todo_frac - done_frac, self.spent_j + done_frac * self.energy_j
 
 
 class ServerModel:
@@ -55,6 +75,7 @@ class ServerModel:
         *,
         max_running_requests: int,
         max_kv_tokens: int,
+        max_context_tokens: int | None = None,
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
         start_s: float = 0.0,
         tell: Callable[[Stretch], None] | None = None,
@@ -63,41 +84,42 @@ class ServerModel:
         self.cost = cost
         self.now_s = start_s
         """The last boundary between segments that was reached."""
-        self.step = 0
-        """Decode steps finished."""
         self.totals = Totals()
         self.first_tokens: list[Job] = []
         """Jobs whose first token came since the caller last cleared the list."""
         self.finished: list[Job] = []
         """Jobs that finished since the caller last cleared the list."""
         self.max_running_requests = max_running_requests
-        self.max_kv_tokens = max_kv_tokens
+        self._max_context_tokens = min(max_context_tokens or max_kv_tokens, max_kv_tokens)
         self._draws = draws
         self._chunk_tokens = chunk_tokens
-        self._waiting: deque[Job] = deque()
-        self._running: dict[Hashable, Job] = {}
-        self._ends: list[tuple[int, int, Job]] = []
-        self._sequence = 0
-        self._kv = 0.0
-        self._reserved = 0
-        self._growth = 0.0
-        self._share_j = 0.0
-        self._prefill: _Prefill | None = None
-        self._slowdown = 1.0
-        self._knots = cost.step.context_knots
         self._tell = tell
+        self._waiting: deque[Job] = deque()
+        self._prefill: _Prefill | None = None
+        self._decoding = Decoding(cost.step, self.totals)
+        if tell is not None:
+            self._decoding.parts = []
+        self._jobs = self._decoding.jobs
+        self._kv = KvCache(max_kv_tokens, self._decoding, cost.verify_tokens)
+        self._turns = 1
+        self._slowdown = self._energy_frac = 1.0
 
     # ---- what is there
 
     @property
+    def step(self) -> int:
+        """Decode steps finished."""
+        return self._decoding.step
+
+    @property
     def batch(self) -> int:
         """Requests decoding."""
-        return len(self._running)
+        return len(self._jobs)
 
     @property
     def running(self) -> tuple[Job, ...]:
         """The jobs decoding."""
-        return tuple(self._running.values())
+        return tuple(self._jobs.values())
 
     @property
     def waiting(self) -> int:
@@ -107,45 +129,46 @@ class ServerModel:
     @property
     def queued_tokens(self) -> int:
         """Tokens that the waiting requests (not those prefilling) still have to prefill."""
-        return sum(job.prompt_tokens + self._generated(job) - job._prefilled for job in self._waiting)
+        return sum(job._context - job._prefilled for job in self._waiting)
 
     def energy_j(self, at_s: float) -> tuple[float, float]:
         """(decode, prefill) energy spent by `at_s`; of the step or prefill under way, in proportion to its time."""
         decode_j, prefill_j = self.totals.decode_j, self.totals.prefill_j
-        end_s = self.next_boundary_s()
-        if end_s is None:
-            return decode_j, prefill_j
-        done_frac = min(1.0, max(0.0, (at_s - self.now_s) / (end_s - self.now_s)))
         if self._prefill is not None:
-            # The totals have all of its energy since it began.
-            to_come_j = (1.0 - done_frac) * sum(energy_j for _, _, energy_j in self._prefill.chunks)
-            return decode_j, prefill_j - to_come_j
-        return decode_j + done_frac * self._step_cost()[1], prefill_j
+            return decode_j, prefill_j + self._prefill.at(at_s)[1]
+        if self._jobs:
+            ms, j = self._decoding.step_cost()
+            decode_j += min(1.0, max(0.0, (at_s - self.now_s) * 1e3 / ms)) * j
+        return decode_j, prefill_j
 
     @property
     def kv_tokens(self) -> float:
-        """Tokens in the KV cache."""
-        return self._kv + self._reserved
+        """Tokens of requests in the KV cache, as of the last boundary; a prefix that several share counts once."""
+        return self._kv.tokens
 
     @property
     def busy(self) -> bool:
         """Whether a step or a prefill is under way."""
-        return self._prefill is not None or bool(self._running)
+        return self._prefill is not None or bool(self._jobs)
 
     # ---- what happens
 
     def enqueue(self, job: Job, at_s: float) -> None:
         """A request arrives. `advance(at_s)` must have been called before."""
+        job._context = job.prompt_tokens
+        most = max(1, self._max_context_tokens - job.prompt_tokens - 1)
+        job._most_new_tokens = most if job.max_new_tokens is None else min(most, job.max_new_tokens)
         self._waiting.append(job)
-        if not self.busy:
+        if self._prefill is None and not self._jobs:
             self.now_s = max(self.now_s, at_s)
             self._start_prefill()
 
     def remove(self, key: Hashable, at_s: float) -> bool:
         """A request is aborted, wherever it is; False if it is not here. Tokens already delivered stay counted."""
-        job = self._running.pop(key, None)
+        job = self._jobs.get(key)
         if job is not None:
-            self._leave(job)
+            self._kv.release(job)
+            self._decoding.leave(job)
             job._gone = True
             if self._waiting and not self.busy:
                 # It was the last one, and what waits was waiting for its part of the KV cache.
@@ -156,48 +179,75 @@ class ServerModel:
             if waiting.key == key:
                 self._waiting.remove(waiting)
                 waiting._gone = True
-                self._reserved -= waiting._prefilled
+                self._drop_prefilled(waiting)
                 return True
         if self._prefill is not None:
-            for chunk_job, _, _ in self._prefill.chunks:
+            for chunk_job, _ in self._prefill.chunks:
                 if chunk_job.key == key and not chunk_job._gone:
                     chunk_job._gone = True
                     return True
         return False
 
-    def set_slowdown(self, factor: float) -> None:
-        """How many servers take turns on the GPU: each step then lasts that many times longer, for the same energy."""
-        self._slowdown = factor
+    def take_turns(self, busy_servers: int, at_s: float) -> None:
+        """From `at_s` on, to which it was advanced, so many servers work on its GPU, itself included."""
+        if busy_servers == self._turns:
+            return
+        prefill = self._prefill
+        if prefill is not None:
+            prefill.todo_frac, prefill.spent_j = prefill.at(at_s)
+            prefill.since_s = max(prefill.since_s, at_s)
+            prefill.seconds *= turns_slowdown(busy_servers) / self._slowdown
+            prefill.energy_j *= turns_energy(busy_servers) / self._energy_frac
+        self._turns = busy_servers
+        self._slowdown, self._energy_frac = turns_slowdown(busy_servers), turns_energy(busy_servers)
+        self._decoding.take_turns(busy_servers, 0.0 if prefill is not None else (at_s - self.now_s) * 1e3)
 
     def next_boundary_s(self) -> float | None:
         """When the step or prefill under way ends; `None` when idle."""
         if self._prefill is not None:
             return self._prefill.end_s
-        if self._running:
-            return self.now_s + self._step_cost()[0] / 1e3
+        if self._jobs:
+            return self.now_s + self._decoding.step_cost()[0] / 1e3
         return None
 
     def next_event_s(self) -> float | None:
-        """When something can change by itself: a first token, an end, or an internal bend; `None` when idle."""
+        """When something can change by itself: a first token, an end, a retraction; `None` when idle.
+
+        It may be early, never late: then there is a later one after `advance`.
+        """
         if self._prefill is not None:
             return self._prefill.end_s
-        if not self._running:
+        if not self._jobs:
             return None
-        steps, ms, slope_ms, _, _ = self._segment()
-        return self.now_s + series(steps, ms, slope_ms) / 1e3
+        decoding = self._decoding
+        after = self._admission_after() if self._waiting else -1
+        if after > 0:
+            return self.now_s + decoding.time_of(self._kv.room, after) / 1e3
+        if after == 0:
+            boundary_s = self.now_s + decoding.step_cost()[0] / 1e3
+            if decoding.next_end() <= decoding.step + 1:
+                return boundary_s
+            # What else may come until then only makes the pass longer.
+            job = self._waiting[0]
+            todo = min(job._context - job._prefilled, self._chunk_tokens)
+            ms, _ = self.cost.prefill.cost(todo, after=job._prefilled)
+            return boundary_s + ms / 1e3 * self._slowdown
+        return self.now_s + decoding.plan(self._kv.room) / 1e3
 
     def advance(self, until_s: float) -> None:
         """Runs every segment that ends by `until_s`. First tokens and ends are appended to the two lists, in order."""
         while True:
-            if self._prefill is not None:
-                if self._prefill.end_s > until_s:
+            prefill = self._prefill
+            if prefill is not None:
+                if prefill.end_s > until_s:
                     return
-                self._end_prefill()
-            elif self._running:
+                self._end_prefill(prefill)
+            elif self._jobs:
                 if not self._decode(until_s):
                     return
             else:
-                self.now_s = max(self.now_s, until_s)
+                if until_s > self.now_s:
+                    self.now_s = until_s
                 return
             if self._waiting and self._prefill is None:
                 self._start_prefill()
@@ -208,230 +258,174 @@ class ServerModel:
         The step or prefill under way has cost what its part until now did, to the totals and to its jobs. The server
         is of no use afterwards.
         """
-        end_s = self.next_boundary_s()
-        done_frac = 1.0 if end_s is None else min(1.0, max(0.0, (at_s - self.now_s) / (end_s - self.now_s)))
-        left = [*self._running.values(), *self._waiting]
-        if self._prefill is not None:
+        left = [*self._jobs.values(), *self._waiting]
+        prefill = self._prefill
+        if prefill is not None:
+            _, spent_j = prefill.at(at_s)
+            self._spend_on(prefill, at_s, spent_j)
+            left.extend(job for job, _ in prefill.chunks if not job._gone)
+        if self._jobs:
+            part_ms = 0.0 if prefill is not None else (at_s - self.now_s) * 1e3
+            self._decoding.stop(part_ms)
             if self._tell is not None:
-                self._tell_of_prefill(at_s, done_frac)
-            for job, _, energy_j in self._prefill.chunks:
-                job.prefill_j += done_frac * energy_j
-                self.totals.prefill_j -= (1.0 - done_frac) * energy_j
-                if not job._gone:
-                    left.append(job)
-            self._prefill = None
-        elif self._running:
-            batch, energy_j = len(self._running), done_frac * self._step_cost()[1]
-            if self._tell is not None:
-                self._tell(Stretch(self.now_s, at_s, False, batch, len(self._waiting), energy_j))
-            self.totals.decode_j += energy_j
-            self._share_j += energy_j / batch
-        for job in self._running.values():
-            job.decode_j += self._share_j - job._share_start_j
-        self._running, self._waiting = {}, deque()
+                self._tell_of_steps(self._tell)
+        self._prefill = None
+        self._waiting.clear()
+        self._jobs.clear()
         return left
-
-    def _tell_of_prefill(self, end_s: float, done_frac: float) -> None:
-        assert self._prefill is not None and self._tell is not None
-        energy_j = done_frac * sum(energy_j for _, _, energy_j in self._prefill.chunks)
-        self._tell(Stretch(self._prefill.start_s, end_s, True, len(self._running), self.waiting, energy_j))
 
     # ---- prefill
 
     def _start_prefill(self) -> None:
         """Takes waiting requests in order while places, KV tokens and the chunk budget last."""
         budget = self._chunk_tokens
+        new_tokens = 0
         chunks: list[tuple[Job, int]] = []
-        places = self.max_running_requests - len(self._running)
-        while self._waiting and budget > 0 and len(chunks) < places:
-            job = self._waiting[0]
-            context = job.prompt_tokens + self._generated(job)
+        waiting = self._waiting
+        places = self.max_running_requests - len(self._jobs)
+        while waiting and budget > 0 and len(chunks) < places:
+            job = waiting[0]
+            context = job._context
             if job._prefilled == 0:
-                if (self._running or chunks) and not self._fits(job):
+                if (self._jobs or chunks) and not self._kv.fits(job, new_tokens):
                     break
-                job._prefilled = min(job.cached_tokens, context - 1)
-                self._reserved += job._prefilled
+                self._kv.take_cached(job)
                 if job.prefill_started_s is None:
                     job.prefill_started_s = self.now_s
             todo = min(context - job._prefilled, budget)
             budget -= todo
             chunks.append((job, todo))
-            self._reserved += todo
-            self._waiting.popleft()
+            self._kv.prefilling_tokens += todo
+            new_tokens += most_new_tokens(job, context - job.prompt_tokens)
+            waiting.popleft()
             if job._prefilled + todo < context:
                 break
         if not chunks:
             return
-        prefill = self.cost.prefill
-        separate = [prefill.cost(todo, after=job._prefilled) for job, todo in chunks]
-        ms, j = sum(c[0] for c in separate), sum(c[1] for c in separate)
-        if len(chunks) > 1:
-            # One forward pass: the fixed part of a pass is paid once, but attention is not that of one long prompt.
-            whole_ms, whole_j = prefill.cost(sum(todo for _, todo in chunks))
-            ms, j = min(ms, whole_ms), min(j, whole_j)
-        tokens = sum(todo for _, todo in chunks)
+        self._kv.shrink()
+        tokens = self._chunk_tokens - budget
+        ms, j = self._pass_cost(chunks, tokens)
         seconds = ms / 1e3 * self._slowdown
-        shares = [(job, todo, j * todo / tokens) for job, todo in chunks]
-        self._prefill = _Prefill(self.now_s, self.now_s + seconds, shares)
-        self.totals.prefill_j += j
-        self.totals.prefill_s += seconds
-        self.totals.prefill_tokens += tokens
+        self._prefill = _Prefill(chunks, tokens, self.now_s, seconds, j * self._energy_frac, self.now_s)
 
-    def _end_prefill(self) -> None:
-        assert self._prefill is not None
-        if self._tell is not None:
-            self._tell_of_prefill(self._prefill.end_s, 1.0)
-        self.now_s, chunks = self._prefill.end_s, self._prefill.chunks
+    def _pass_cost(self, chunks: list[tuple[Job, int]], tokens: int) -> tuple[float, float]:
+        """(ms, J) of one forward pass over the chunks, alone on the GPU."""
+        prefill = self.cost.prefill
+        job, todo = chunks[0]
+        ms, j = prefill.cost(todo, after=job._prefilled)
+        if len(chunks) == 1:
+            return ms, j
+        for job, todo in chunks[1:]:
+            more_ms, more_j = prefill.cost(todo, after=job._prefilled)
+            ms, j = ms + more_ms, j + more_j
+        # The fixed part of a pass is paid once, but attention is not that of one long prompt.
+        whole_ms, whole_j = prefill.cost(tokens)
+        return min(ms, whole_ms), min(j, whole_j)
+
+    def _end_prefill(self, prefill: _Prefill) -> None:
+        self.now_s = prefill.end_s
+        self._spend_on(prefill, self.now_s, prefill.spent_j + prefill.todo_frac * prefill.energy_j)
         self._prefill = None
-        for job, todo, energy_j in chunks:
+        for job, todo in prefill.chunks:
             job._prefilled += todo
-            job.prefill_j += energy_j
             if job._gone:
-                self._reserved -= job._prefilled
-            elif job._prefilled < job.prompt_tokens + self._generated(job):
+                self._drop_prefilled(job)
+            elif job._prefilled < job._context:
                 self._waiting.appendleft(job)
             else:
-                self._reserved -= job._prefilled
                 self._join(job)
 
-    def _generated(self, job: Job) -> int:
-        """Tokens a retracted job had generated; its prefill computes them anew."""
-        return 0 if job.first_token_s is None else job.delivered(job._started_step)
+    def _drop_prefilled(self, job: Job) -> None:
+        """A request goes before it joins the batch."""
+        self._kv.release(job)
+        self._kv.prefilling_tokens -= job._prefilled
+
+    def _spend_on(self, prefill: _Prefill, until_s: float, spent_j: float) -> None:
+        totals = self.totals
+        totals.prefill_j += spent_j
+        totals.prefill_s += until_s - prefill.start_s
+        totals.prefill_tokens += prefill.tokens
+        for job, todo in prefill.chunks:
+            job.prefill_j += spent_j * todo / prefill.tokens
+        if self._tell is not None:
+            self._tell(Stretch(prefill.start_s, until_s, True, len(self._jobs), self.waiting, spent_j))
 
     def _join(self, job: Job) -> None:
         """A prefilled job enters the batch; its first token comes from the prefill itself."""
+        if job.prefix_ids:
+            self._kv.hold(job, len(job.prefix_ids))
         if job.first_token_s is None:
             job.first_token_s = self.now_s
-            self.totals.accepted_tokens += 1
+            totals = self.totals
+            totals.accepted_tokens += 1
+            totals.first_tokens += 1
             self.first_tokens.append(job)
             if job.output_tokens <= 1:
+                self._drop_prefilled(job)
                 self._finish(job)
                 return
-            job._cumulative, job._surplus = self._draws.steps(
-                job.draw_key,
-                tokens=job.output_tokens - 1,
-                accept_length=job.accept_length,
-                spread=job.accept_spread,
-                verify_tokens=self.cost.verify_tokens,
-            )
-        assert job._cumulative is not None
-        steps_left = len(job._cumulative) - job._steps_before
-        job._started_step, job._paused = self.step, False
-        job._joined_tokens = self._generated(job)
-        job._growth = (job.output_tokens - job._joined_tokens) / steps_left
-        self._kv += job.prompt_tokens + job._joined_tokens
-        job._share_start_j = self._share_j
-        self._running[job.key] = job
-        self._growth += job._growth
-        self._sequence += 1
-        heappush(self._ends, (self.step + steps_left, self._sequence, job))
+            self._draw(job)
+            job._joined_tokens = 1
+        self._kv.prefilling_tokens -= job._prefilled
+        self._decoding.join(job)
+
+    def _draw(self, job: Job) -> None:
+        tokens = job.output_tokens - 1
+        job._passes = passes = self._draws.passes(
+            job.draw_key,
+            tokens=tokens,
+            accept_length=job.accept_length,
+            spread=job.accept_spread,
+            verify_tokens=self.cost.verify_tokens,
+        )
+        job._steps_needed = tokens if passes is None else passes.count
 
     # ---- decode
 
-    def _step_cost(self) -> tuple[float, float]:
-        batch = len(self._running)
-        ms, j = self.cost.step.step(batch, self._kv / batch)
-        return ms * self._slowdown, j
-
-    def _next_end(self) -> int:
-        """The step at which the next job ends."""
-        while True:
-            step, _, job = self._ends[0]
-            if not job._gone and self._running.get(job.key) is job and self._ends_at(job) == step:
-                return step
-            heappop(self._ends)
-
-    def _ends_at(self, job: Job) -> int:
-        assert job._cumulative is not None
-        return job._started_step + len(job._cumulative) - job._steps_before
-
-    def _segment(self) -> tuple[int, float, float, float, float]:
-        """Steps until something changes; time (ms) and its slope per step; energy (J) and its slope per step."""
-        batch = len(self._running)
-        context, growth = self._kv / batch, self._growth / batch
-        steps = self._next_end() - self.step
-        knot = bisect_right(self._knots, context)
-        if knot < len(self._knots) and growth > 0.0:
-            steps = min(steps, int((self._knots[knot] - context) / growth) + 1)
-        room = self.max_kv_tokens - self._kv - self._reserved
-        if self._growth > 0.0 and room < steps * self._growth:
-            steps = max(1, min(steps, int(room / self._growth)))
-        ms, j = self._step_cost()
-        if steps == 1:
-            return 1, ms, 0.0, j, 0.0
-        end_ms, end_j = self.cost.step.step(batch, context + growth * (steps - 1))
-        return steps, ms, (end_ms * self._slowdown - ms) / (steps - 1), j, (end_j - j) / (steps - 1)
-
     def _decode(self, until_s: float) -> bool:
-        """Runs the steps of one segment that end by `until_s`; False if not even one does."""
-        steps, ms, slope_ms, j, slope_j = self._segment()
-        if self._waiting and self._can_admit():
-            steps = 1
+        """Runs planned steps that end by `until_s`, up to where a request may be taken; False if none ends by then."""
+        decoding = self._decoding
+        plan_ms = decoding.plan(self._kv.room)
         available_ms = (until_s - self.now_s) * 1e3 + _ROUNDING_MS
-        if series(steps, ms, slope_ms) > available_ms:
-            steps = min(steps, steps_within(available_ms, ms, slope_ms))
-            if steps < 1:
-                return False
-        batch = len(self._running)
-        took_ms, energy_j = series(steps, ms, slope_ms), series(steps, j, slope_j)
-        context = self._kv / batch
+        after = self._admission_after() if self._waiting else -1
+        if after >= 0:
+            took_ms = decoding.run(available_ms, max(1, after))
+        elif plan_ms <= available_ms:
+            # Not by comparing again what each piece takes: sums round.
+            took_ms = decoding.run(inf, decoding.plan_steps)
+        else:
+            took_ms = decoding.run(available_ms, decoding.plan_steps)
+        if not took_ms:
+            return False
         if self._tell is not None:
-            end_s = self.now_s + took_ms / 1e3
-            self._tell(Stretch(self.now_s, end_s, False, batch, len(self._waiting), energy_j))
+            self._tell_of_steps(self._tell)
         self.now_s += took_ms / 1e3
-        self.step += steps
-        self._kv += steps * self._growth
-        self._share_j += energy_j / batch
-        self._count(steps, batch, took_ms, energy_j, context)
-        self._finish_due()
-        if self._running and self._kv + self._reserved > self.max_kv_tokens:
+        while (job := decoding.due()) is not None:
+            self._kv.release(job)
+            decoding.leave(job)
+            self._finish(job)
+        while len(self._jobs) > 1 and self._kv.room < 0:
             self._retract()
         return True
 
-    def _count(self, steps: int, batch: int, took_ms: float, energy_j: float, context: float) -> None:
-        totals = self.totals
-        totals.decode_j += energy_j
-        totals.decode_s += took_ms / 1e3
-        totals.accepted_tokens += steps * self._growth
-        if not self.cost.step.covers(batch, context):
-            totals.extrapolated_j += energy_j
-        moments, took_us = totals.moments, took_ms * 1e3
-        moments[0] += steps
-        moments[1] += steps * batch
-        moments[2] += took_us
-        moments[3] += steps * batch * batch
-        moments[4] += batch * took_us
-        moments[5] += steps * self._growth
+    def _tell_of_steps(self, tell: Callable[[Stretch], None]) -> None:
+        start_s, parts = self.now_s, self._decoding.parts
+        assert parts is not None
+        for ms, energy_j in parts:
+            end_s = start_s + ms / 1e3
+            tell(Stretch(start_s, end_s, False, len(self._jobs), len(self._waiting), energy_j))
+            start_s = end_s
+        parts.clear()
 
-    def _can_admit(self) -> bool:
-        if len(self._running) >= self.max_running_requests:
-            return False
-        return self._waiting[0]._prefilled > 0 or self._fits(self._waiting[0])
-
-    def _fits(self, job: Job) -> bool:
-        """Its context and the next token fit the free part of the KV cache."""
-        return self._kv + self._reserved + job.prompt_tokens + self._generated(job) + 1 <= self.max_kv_tokens
-
-    def _finish_due(self) -> None:
-        while self._running and self._next_end() <= self.step:
-            job = heappop(self._ends)[2]
-            del self._running[job.key]
-            self._leave(job)
-            self._finish(job)
-
-    def _leave(self, job: Job) -> None:
-        """Takes a running job out of the sums."""
-        grown = job._growth * (self.step - job._started_step)
-        self._kv -= job.prompt_tokens + job._joined_tokens + grown
-        self._growth -= job._growth
-        # The sums grew by the mean per step; a job that leaves early delivered what its own draws say.
-        correction = job.delivered(self.step) - job._joined_tokens - grown
-        self.totals.accepted_tokens += correction
-        self.totals.moments[5] += correction
-        job.decode_j += self._share_j - job._share_start_j
-        job.verify_passes = job._steps_before + self.step - job._started_step
-        if not self._running:
-            self._kv = self._growth = 0.0  # what rounding left
+    def _admission_after(self) -> int:
+        """Steps until the first waiting request may be taken, 0: at the next boundary; -1: not before one leaves."""
+        if len(self._jobs) >= self.max_running_requests:
+            return -1
+        job = self._waiting[0]
+        if job._prefilled > 0 or self._kv.fits(job, 0):
+            return 0
+        steps = self._kv.steps_to_wait(job)
+        return -1 if steps is None else steps
 
     def _finish(self, job: Job) -> None:
         job.finished_s = self.now_s
@@ -440,15 +434,20 @@ class ServerModel:
         self.finished.append(job)
 
     def _retract(self) -> None:
-        """The KV cache is full: the youngest running job goes back to the queue's head, as SGLang does."""
-        if len(self._running) == 1:
-            return
-        key = next(reversed(self._running))
-        job = self._running.pop(key)
-        self._leave(job)
-        job._steps_before += self.step - job._started_step
-        job._started_step, job._paused = self.step, True
+        """The KV cache is full: who has generated least, of those the longest prompt, goes back to the queue's end.
+
+        (`ScheduleBatch.retract_decode` of SGLang 0.5.23.)
+        """
+        step = self.step
+        job = min(self._jobs.values(), key=lambda running: (running.delivered(step), -running.prompt_tokens))
+        delivered = job.delivered(step)
+        self._kv.release(job)
+        self._decoding.leave(job)
+        self._kv.retracted()
+        job._joined_tokens = delivered
+        # Its prefill computes anew what it had generated.
+        job._context = job.prompt_tokens + delivered
         job._prefilled = 0
         job.retractions += 1
         self.totals.retractions += 1
-        self._waiting.appendleft(job)
+        self._waiting.append(job)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,3 +99,12 @@ def test_prefilling_in_two_parts_costs_as_much_as_in_one(
     assert min(rest) >= -1e-9
     for a, b, c in zip(whole, start, rest, strict=True):
         assert abs(a - (b + c)) <= 1e-9 * (1.0 + a)
+
+
+@given(STEP_COSTS, st.integers(1, 300), ASKED_CONTEXTS)
+def test_the_lines_of_a_batch_are_its_step_cost(cost: StepCost, batch: int, context: float) -> None:
+    index = bisect_right(cost.context_knots, context) - 1
+    start, ms, ms_per_token, j, j_per_token = cost.lines(batch)[index]
+    expected_ms, expected_j = cost.step(batch, context)
+    assert ms + ms_per_token * (context - start) == pytest.approx(expected_ms, rel=1e-9)
+    assert j + j_per_token * (context - start) == pytest.approx(expected_j, rel=1e-9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selector.core.stream import EventSplitter, StreamObserver
@@ -141,3 +141,49 @@ def test_no_bytes_can_make_the_observer_fail(junk: bytes) -> None:
     for wrapped in (junk, b"data: " + junk + b"\n\n", b'data: {"usage":{"completion_tokens":' + junk + b"\n\n"):
         observer.event(wrapped, 1.0)
     observer.answer(junk, 2.0)
+
+
+PLAIN = st.text(st.characters(codec="utf-8"), max_size=20)
+CONTENT_EVENTS = st.one_of(
+    st.builds(lambda text: _data(_chunk(choices=[{"delta": {"content": text}, "finish_reason": None}])), PLAIN),
+    # Texts that are not JSON strings: with quotes, keys and line ends of their own.
+    st.builds(
+        lambda text: b'data: {"choices":[{"delta":{"content":"' + text + b'"},"finish_reason":null}],"usage":null}',
+        st.one_of(
+            st.binary(max_size=20),
+            st.sampled_from(
+                [
+                    b"",
+                    b'","x":"',
+                    b'"},"finish_reason":"stop","a":{"b":"',
+                    b'"}}],"usage":{"completion_tokens":7},"x":[{"y":{"z":"',
+                    b'"}}],"sglext":{"spec_tokens_details":{}},"x":[{"y":{"z":"',
+                    b'"}}],"choices":[],"usage":{"completion_tokens":7},"x":[{"y":{"z":"',
+                    b"a\\",
+                    b'a\\"b',
+                    b"a\\u0022",
+                    b"a\nevent: message_stop\ndata: x",
+                    b"a\n\ndata: [DONE]",
+                    b"a\r",
+                ]
+            ),
+        ),
+    ),
+    EVENTS,
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(CONTENT_EVENTS, max_size=12), st.booleans(), st.booleans())
+def test_an_event_of_a_known_shape_is_understood_as_any_other(
+    contents: list[bytes], usage: bool, spec_details: bool
+) -> None:
+    """Event by event, the answer stream knows shapes; all at once, it looks at each event anew."""
+    events = [content + b"\n\n" for content in contents]
+    seen = []
+    for pieces in (events, [b"".join(events)]):
+        observer = StreamObserver()
+        answer = AnswerStream(Additions(usage=usage, spec_details=spec_details), observer)
+        passed = b"".join([answer.feed(piece, 1.0) for piece in pieces]) + answer.finish(1.0)
+        seen.append((passed, facts(observer)))
+    assert seen[0] == seen[1]

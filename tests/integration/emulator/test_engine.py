@@ -265,7 +265,7 @@ def test_servers_on_one_gpu_take_turns() -> None:
         first_s, last_s = times(generation)
         return 1e3 * (last_s - first_s) / 199
 
-    assert tbt_ms(neighbour=True) == pytest.approx(2 * tbt_ms(neighbour=False), rel=0.02)
+    assert tbt_ms(neighbour=True) == pytest.approx(2 * 1.09 * tbt_ms(neighbour=False), rel=0.02)
 
 
 def test_throughput_and_accept_length_are_means_over_the_last_forty_steps() -> None:

@@ -68,8 +68,18 @@ def made_up_profile() -> Profile:
     return parse_profile(orjson.dumps(document).decode(), "made-up profile")
 
 
-def fleet_of(urls: Sequence[str], arms: Sequence[str], *, backend_more: str = "", **router: Any) -> LoadedFleet:
-    """Backends b0, b1 … with these arms, an SLO class with a target and one without. `router` goes into its table."""
+def fleet_of(
+    urls: Sequence[str],
+    arms: Sequence[str],
+    *,
+    backend_more: str = "",
+    acceptance: Mapping[str, object] | None = None,
+    **router: Any,
+) -> LoadedFleet:
+    """Backends b0, b1 … with these arms, an SLO class with a target and one without.
+
+    `acceptance` and `router` go into their tables.
+    """
     options = {"poll_interval_s": 0.02, "poll_timeout_s": 5.0, "drain_timeout_s": 5.0, **router}
     tables = "".join(
         f"""
@@ -85,6 +95,7 @@ def fleet_of(urls: Sequence[str], arms: Sequence[str], *, backend_more: str = ""
         for index, (url, arm) in enumerate(zip(urls, arms, strict=True))
     )
     settings = "\n".join(f"{name} = {_toml(value)}" for name, value in options.items())
+    learning = "\n".join(f"{name} = {_toml(value)}" for name, value in (acceptance or {}).items())
     text = f"""
         version = 1
         target = "{TARGET}"
@@ -94,6 +105,8 @@ def fleet_of(urls: Sequence[str], arms: Sequence[str], *, backend_more: str = ""
         [slo.classes.chat]
         tbt_target_ms = 25
         [slo.classes.batch]
+        [acceptance]
+        {learning}
         [router]
         {settings}
         """

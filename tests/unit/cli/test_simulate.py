@@ -39,7 +39,7 @@ RESULT_KEYS = {
     "wall_s",
     "simulated_requests_per_s",
 }
-MORE_RESULT_KEYS = {"policy_sha256", "retractions"}
+MORE_RESULT_KEYS = {"policy_sha256", "retractions", "requests_unfinished", "tbt_target_ms", "attainment_by_class"}
 WALL_KEYS = {"wall_s", "simulated_requests_per_s"}
 
 FLEET = """\
@@ -207,6 +207,47 @@ def test_without_a_target_there_is_no_attainment(run: Run) -> None:
 def test_a_target_given_is_everybody_s(run: Run) -> None:
     assert only(run, "--tbt-target-ms", "0.5")["tbt_attainment"] == 0.0
     assert only(run, "--tbt-target-ms", "100")["tbt_attainment"] == 1.0
+
+
+def test_several_targets_give_one_list_target_by_target(run: Run) -> None:
+    policies = ("--policy", "static:none", "--policy", "static:dspark-8")
+    found = results(run, *policies, "--tbt-target-ms", "100", "--tbt-target-ms", "0.5", "--tbt-target-ms", "none")
+    assert [(result["tbt_target_ms"], result["policy"], result["tbt_attainment"]) for result in found] == [
+        (100.0, "static:none", 1.0), (100.0, "static:dspark-8", 1.0),
+        (0.5, "static:none", 0.0), (0.5, "static:dspark-8", 0.0),
+        ("none", "static:none", None), ("none", "static:dspark-8", None),
+    ]  # fmt: skip
+    assert only(run)["tbt_target_ms"] is None, "the fleet's classes have their own"
+    table = run(*policies, "--tbt-target-ms", "100", "--tbt-target-ms", "none")[1]
+    assert table.index("target 100 ms") < table.index("no target")
+
+
+def test_attainment_is_told_by_class(run: Run) -> None:
+    assert only(run)["attainment_by_class"] == {"chat": 1.0}
+    assert only(run, "--tbt-target-ms", "0.5")["attainment_by_class"] == {"chat": 0.0}
+
+
+def test_a_page_is_written_and_the_document_stays_alone_on_stdout(run: Run, tmp_path: Path) -> None:
+    plain = document(run)
+    page = tmp_path / "report.html"
+    with_page = document(run, "--html", page)
+    for answer in (plain, with_page):
+        for result in answer["results"]:
+            result.update(dict.fromkeys(WALL_KEYS))
+    assert with_page == plain, "to be watched changes nothing"
+    text = page.read_text()
+    fleet, trace = (tmp_path / "fleet.toml", tmp_path / "conv.csv")
+    assert text.startswith("<!doctype html>") and text.rstrip().endswith("</html>")
+    assert hashlib.sha256(trace.read_bytes()).hexdigest() in text
+    assert hashlib.sha256(Path(policy_path("static")).read_bytes()).hexdigest() in text
+    assert str(fleet) in text and "text conversation 100% (assumed)" in text
+    assert run("--html", page)[2] == f"wrote {page}\n"
+
+
+def test_a_page_that_cannot_be_written_is_one_line(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("--html", tmp_path / "no" / "report.html")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no/report.html: cannot be written (No such file or directory)" in err
 
 
 def test_limit_takes_the_first_requests(run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
+from typing import Any
 
 import pytest
 
@@ -17,14 +18,24 @@ from selector.core.acceptance import (
 )
 from selector.core.types import TEXT_TYPES, UNKNOWN_TEXT_TYPE
 from selector.errors import DomainError
+from tests.fleets import request_view
 
 WIDTHS = {"none": 1, "dspark-8": 8, "eagle3-k1": 2}
 
 
-def model(prior_passes: float = 100.0, half_life_passes: float = 1e9, spread: float = 0.0) -> AcceptanceModel:
+def model(half_life_requests: float = 500.0, spread: float = 0.0) -> AcceptanceModel:
     prior = {text_type: AcceptancePrior(mean=3.0, request_spread=spread) for text_type in TEXT_TYPES}
     prior["romansh"] = AcceptancePrior(mean=1.5, request_spread=spread)
-    return AcceptanceModel({"dspark-8": prior}, WIDTHS, prior_passes=prior_passes, half_life_passes=half_life_passes)
+    return AcceptanceModel({"dspark-8": prior}, WIDTHS, half_life_requests=half_life_requests)
+
+
+def feed(
+    acceptance: AcceptanceModel, requests: int, accepted_per_pass: float, text_type: str = "code", **view: Any
+) -> None:
+    """Requests of a hundred passes each, all of the same acceptance."""
+    for number in range(requests):
+        request = request_view(f"r{number}", text_type=text_type, **view)
+        assert acceptance.observe("dspark-8", text_type, 100, round(100 * accepted_per_pass), request=request)
 
 
 @pytest.mark.parametrize(
@@ -75,18 +86,115 @@ def test_probabilities_mix_by_time_per_token() -> None:
     assert everything == pytest.approx(10 / (9 / 3.0 + 1 / 1.5))
 
 
-def test_requests_move_the_estimate_by_their_passes() -> None:
-    acceptance = model(prior_passes=100.0)
-    assert acceptance.observe("dspark-8", "code", verify_passes=100, accepted_drafts=400)  # 5 tokens per pass
-    assert acceptance.accept_length("dspark-8", "code") == pytest.approx(4.0)
-    assert acceptance.accept_length("dspark-8", "news") == 3.0
-    assert acceptance.samples == 1
+def test_requests_move_the_estimate_to_what_they_show() -> None:
+    acceptance = model(spread=0.15)
+    before = acceptance.estimate("dspark-8", "code")
+    errors = []
+    for requests in (1, 10, 200):
+        feed(acceptance, requests, accepted_per_pass=3.5)  # 4.5 tokens per pass
+        errors.append(abs(acceptance.accept_length("dspark-8", "code") / 4.5 - 1.0))
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.005
+    after = acceptance.estimate("dspark-8", "code")
+    assert after.standard_deviation < 0.1 * before.standard_deviation
+    assert (before.samples, after.prior_mean) == (0.0, 3.0)
+    assert after.samples == pytest.approx(211, rel=0.2)
+    assert acceptance.samples == 211
 
 
-def test_old_passes_fade_by_half_at_the_half_life() -> None:
-    acceptance = model(prior_passes=100.0, half_life_passes=100.0)
-    acceptance.observe("dspark-8", "code", verify_passes=100, accepted_drafts=400)
-    assert acceptance.accept_length("dspark-8", "code") == pytest.approx((50 * 3 + 100 * 5) / 150)
+@pytest.mark.parametrize("ratio", [0.5, 1.5])
+def test_a_type_without_requests_follows_the_ratio_of_its_arm(ratio: float) -> None:
+    acceptance = model(spread=0.15)
+    for text_type in ("code", "math", "conversation"):
+        feed(acceptance, 100, accepted_per_pass=2.0 * ratio, text_type=text_type)
+    unseen = acceptance.estimate("dspark-8", "news")
+    assert unseen.samples == 0
+    # Between the profile and the ratio of the arm, much nearer the latter.
+    assert unseen.mean == pytest.approx(1.0 + 2.0 * ratio, rel=0.1)
+    assert (unseen.mean - 3.0) * (ratio - 1.0) > 0.0
+    assert acceptance.estimate("dspark-8", "romansh").mean == pytest.approx(1.0 + 0.5 * ratio, rel=0.1)
+
+
+def test_a_type_that_the_profile_does_not_know_is_taken_to_be_like_the_others() -> None:
+    acceptance = AcceptanceModel({"dspark-8": {"code": AcceptancePrior(mean=3.0)}}, WIDTHS)
+    assert acceptance.accept_length("dspark-8", "news") == 1.0
+    feed(acceptance, 50, accepted_per_pass=3.0)
+    assert acceptance.accept_length("dspark-8", "news") == pytest.approx(4.0, rel=0.01)
+    feed(acceptance, 50, accepted_per_pass=0.4, text_type="news")
+    assert acceptance.accept_length("dspark-8", "news") == pytest.approx(1.4, rel=0.02)
+
+
+def test_thin_data_is_trusted_by_its_spread() -> None:
+    """One request that is 50 % better moves the estimate less where requests differ more."""
+    moved = []
+    for spread in (0.05, 0.3, 0.6):
+        acceptance = model(spread=spread)
+        feed(acceptance, 1, accepted_per_pass=3.5)
+        moved.append(acceptance.accept_length("dspark-8", "code"))
+    assert 4.5 > moved[0] > moved[1] > moved[2] > 3.0
+
+
+def test_old_requests_fade_by_half_at_the_half_life() -> None:
+    acceptance = model(half_life_requests=40.0)
+    feed(acceptance, 400, accepted_per_pass=2.0)
+    assert acceptance.estimate("dspark-8", "code").samples == pytest.approx(40 / math.log(2), rel=0.02)
+    before = acceptance.learning["dspark-8"].cells["code"].own.requests
+    feed(acceptance, 40, accepted_per_pass=2.0, text_type="math")
+    assert acceptance.learning["dspark-8"].cells["code"].own.requests == before, "other types do not make it older"
+    feed(acceptance, 40, accepted_per_pass=2.2)
+    assert acceptance.accept_length("dspark-8", "code") == pytest.approx(3.1, abs=0.01), "half old, half new"
+
+
+def test_the_spread_between_requests_is_learnt() -> None:
+    acceptance, wide = model(spread=0.05), model(spread=0.05)
+    for number in range(200):
+        feed(acceptance, 1, accepted_per_pass=2.0)
+        feed(wide, 1, accepted_per_pass=(1.2, 3.2)[number % 2])
+    assert acceptance.request_spread("dspark-8", "code") < 0.05
+    assert wide.request_spread("dspark-8", "code") == pytest.approx(0.31, abs=0.05)
+    slow = [each.slow_accept_length("dspark-8", "code", None, 300, 0.9) for each in (acceptance, wide)]
+    assert slow[1] < 0.8 * slow[0]
+
+
+def test_an_uncertain_text_type_teaches_each_type_by_its_probability() -> None:
+    mix = [0.0] * len(TEXT_TYPES)
+    mix[TEXT_TYPES.index("code")], mix[TEXT_TYPES.index("romansh")] = 0.75, 0.25
+    acceptance = model(spread=0.15)
+    feed(acceptance, 40, accepted_per_pass=1.0, text_probabilities=tuple(mix))
+    samples = {name: acceptance.estimate("dspark-8", name).samples for name in ("code", "romansh", "news")}
+    assert samples["news"] == 0
+    assert samples["code"] == pytest.approx(30, rel=0.05)
+    assert samples["romansh"] == pytest.approx(10, rel=0.05)
+    request = request_view(text_type="code", text_probabilities=tuple(mix))
+    assert acceptance.samples_behind("dspark-8", request) == pytest.approx(0.75 * samples["code"] + 0.25 * 10, rel=0.05)
+
+
+def test_probabilities_that_are_sure_say_which_type_it_is() -> None:
+    acceptance = model()
+    mix = tuple(float(name == "math") for name in TEXT_TYPES)
+    feed(acceptance, 5, accepted_per_pass=1.0, text_type="code", text_probabilities=mix)
+    assert acceptance.estimate("dspark-8", "math").samples > 0 == acceptance.estimate("dspark-8", "code").samples
+
+
+def test_measured_survivals_decide_the_variance_of_a_step() -> None:
+    """Drafts that all survive or all fall vary more than drafts that fall one by one, at the same mean."""
+    survivals = {"together": (0.4,) * 5, "one by one": (0.8, 0.6, 0.4, 0.15, 0.05)}
+    slow = {}
+    for name, survival in survivals.items():
+        prior = {"code": AcceptancePrior(mean=3.0, survival=survival)}
+        acceptance = AcceptanceModel({"arm": prior}, {"arm": 6})
+        slow[name] = acceptance.slow_accept_length("arm", "code", None, 60, 0.9)
+    assert slow["together"] < slow["one by one"] < 3.0
+    # A measured variance: E[X²] = Σ (2k − 1) P(X ≥ k).
+    second = 1 + sum((2 * k + 1) * s for k, s in enumerate(survivals["one by one"], start=1))
+    expected = 3.0 * (1 - NormalDist().inv_cdf(0.9) * math.sqrt((second - 9.0) / 9.0 / 20.0))
+    assert slow["one by one"] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("survival", [(0.5, 0.6), (1.2,), (-0.1,), (0.5,) * 8])
+def test_survivals_that_cannot_be_are_refused(survival: tuple[float, ...]) -> None:
+    with pytest.raises(DomainError, match="none above the one before"):
+        AcceptanceModel({"dspark-8": {"code": AcceptancePrior(mean=3.0, survival=survival)}}, WIDTHS)
 
 
 @pytest.mark.parametrize(("passes", "drafts"), [(0, 0), (-1, 0), (10, -1), (10, 71)])

@@ -252,3 +252,12 @@ class TestNamedEvents:
         )
         assert (seen.first_s, seen.last_s, seen.done) == (2.0, 3.0, True)
         assert (seen.completion_tokens, seen.prompt_tokens) == (5, 7)
+
+
+def test_an_impossible_choice_is_not_hidden_among_possible_ones() -> None:
+    details = [
+        {"spec_verify_ct": 10, "spec_num_correct_drafts": 20},
+        {"spec_verify_ct": 10, "spec_num_correct_drafts": -5},
+    ]
+    seen = observed([(1.0, event({"choices": [], "sglext": {"spec_tokens_details": details}}))])
+    assert seen.spec == SpecCounts(verify_passes=10, accepted_drafts=-5)

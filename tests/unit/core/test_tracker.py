@@ -32,7 +32,7 @@ def test_a_fresh_fleet_is_idle_available_and_as_specified() -> None:
     assert fleet.now_s == 3.5
     (view,) = fleet.backends
     assert (view.name, view.arm, view.gpus) == ("b0", "dspark-8", spec.gpus)
-    assert (view.available, view.unavailable_reason, view.polled_s) == (True, None, None)
+    assert (view.available, view.unavailable_reason) == (True, None)
     assert (view.batch, view.waiting, view.kv_tokens, view.mean_context_tokens, view.groups) == (0, 0, 0.0, 0.0, ())
     assert (view.max_running_requests, view.max_kv_tokens, view.max_context_tokens) == (7, 9_000, 2_048)
 
@@ -116,11 +116,11 @@ def test_foreign_requests_take_the_context_of_ours_or_else_the_polled_one(tracke
 def test_a_poll_brings_waiting_requests_limits_and_its_time(tracker: FleetTracker) -> None:
     tracker.polled("b0", LoadSignal(running=2, waiting=3, max_running_requests=48, max_kv_tokens=120_000), now_s=7.25)
     view = view_of(tracker, now_s=8.0)
-    assert (view.waiting, view.polled_s) == (3, 7.25)
+    assert (view.waiting, tracker.polled_s("b0")) == (3, 7.25)
     assert (view.max_running_requests, view.max_kv_tokens) == (48, 120_000)
     poll(tracker, 0, now_s=9.0)
     view = view_of(tracker)
-    assert (view.waiting, view.polled_s) == (0, 9.0)
+    assert (view.waiting, tracker.polled_s("b0")) == (0, 9.0)
     assert (view.max_running_requests, view.max_kv_tokens) == (64, 400_000), "without the poll's, the file's"
 
 
@@ -153,6 +153,12 @@ def test_only_what_changed_is_built_anew_and_old_views_stay_as_they_were(tracker
     assert after.backends[0].batch == 1
     assert after.backends[1] is before.backends[1]
     assert tracker.view(1.0).backends[0] is after.backends[0]
+    poll(tracker, 1, now_s=2.0)
+    polled = tracker.view(2.0).backends[0]
+    poll(tracker, 1, now_s=3.0)
+    assert tracker.view(3.0).backends[0] is polled, "a poll that says the same changes nothing"
+    assert tracker.polled_s("b0") == 3.0
+    assert tracker.polled_s("b1") is None
 
 
 def test_the_expected_length_starts_at_the_prior_and_follows_what_was_seen() -> None:

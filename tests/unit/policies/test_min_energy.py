@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from selector.core.acceptance import AcceptanceModel, AcceptancePrior
 from selector.core.controller import Controller
 from selector.core.planner import Demand, Plan, Planner
 from selector.core.policy import BackendSpec, PolicyContext
-from selector.core.types import TEXT_TYPES, UNKNOWN_TEXT_TYPE, Decision, Finish, Outcome, RequestView
+from selector.core.types import UNKNOWN_TEXT_TYPE, Decision, Finish, Outcome, RequestView
 from selector.errors import PolicyError
 from selector.files.policy import load_policy_file
 from tests.fleets import (
@@ -406,38 +405,6 @@ def test_a_prefix_is_no_reason_to_break_a_target() -> None:
     turn = replace(request_view(prompt_tokens=6_000, tbt_target_ms=7.0), session_key="a")
     assert policy.decide(turn, fleet_view(specs, [64, 1])).backend == "b1"
     assert policy.decide(turn, fleet_view(specs, [1, 63])).backend == "b0"
-
-
-# ---- exploration
-
-
-def unknown_to_the_profile(specs: Sequence[BackendSpec], arm: str) -> PolicyContext:
-    """A context whose profile says nothing of what `arm` accepts."""
-    widths = {spec.arm: spec.cost.verify_tokens for spec in specs}
-    known = acceptance_model(widths)
-    priors = {
-        other: {text: AcceptancePrior(mean=known.accept_length(other, text)) for text in TEXT_TYPES}
-        for other in widths
-        if other != arm
-    }
-    return PolicyContext(target="made-up", backends=tuple(specs), acceptance=AcceptanceModel(priors, widths))
-
-
-@pytest.mark.parametrize(("explore_frac", "most"), [(0.05, 0.05), (0.0, 0.0)])
-def test_an_arm_of_unknown_acceptance_is_probed_within_the_budget(explore_frac: float, most: float) -> None:
-    specs = specs_of("none", "dspark-8")
-    stream = Stream(specs, {"explore_frac": explore_frac}, context=unknown_to_the_profile(specs, "dspark-8"))
-    decisions = stream.poisson(20.0, 150.0)
-    probes = [decision for decision in decisions if decision.reason.startswith("probing dspark-8")]
-    assert len(probes) <= most * len(decisions)
-    assert bool(probes) == bool(explore_frac)
-    assert all(decision.backend == "b1" for decision in probes)
-    assert {decision.backend for decision in decisions if decision not in probes} == {"b0"}
-
-
-def test_an_arm_with_a_known_acceptance_is_not_probed() -> None:
-    decisions = Stream(specs_of("none", "dspark-8")).poisson(20.0, 60.0, text_type="romansh")
-    assert not any("probing" in decision.reason for decision in decisions)
 
 
 # ---- degenerate fleets

@@ -1,5 +1,7 @@
 """Accept lengths: the right mean, bounded steps, and a stream of each request's own."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -12,40 +14,65 @@ def test_tokens_over_steps_is_the_mean(mean: float, width: int, spread: float) -
     draws = AcceptDraws(7)
     passes = tokens = 0
     for key in range(400):
-        steps, surplus = draws.steps(key, tokens=600, accept_length=mean, spread=spread, verify_tokens=width)
-        passes += len(steps)
-        tokens += 600 + surplus
+        drawn = draws.passes(key, tokens=600, accept_length=mean, spread=spread, verify_tokens=width)
+        # `None`: a request of which nothing is accepted.
+        passes += drawn.count if drawn is not None else 600
+        tokens += 600 + (drawn.surplus if drawn is not None else 0)
     # Requests whose own mean would leave 1 … width are cut there, hence the tolerance with spread.
     assert tokens / passes == pytest.approx(mean, rel=0.01 if spread == 0.0 else 0.03)
 
 
-def test_every_step_gives_between_one_token_and_the_width() -> None:
-    steps, _ = AcceptDraws(1).steps(5, tokens=999, accept_length=4.0, spread=0.2, verify_tokens=8)
-    gained = np.diff(steps, prepend=0)
-    assert gained.min() >= 1
-    assert gained.max() <= 8
-    assert steps[-1] == 999
+@pytest.mark.parametrize("tokens", [1, 7, 190, 193, 999])
+def test_every_pass_gives_between_one_token_and_the_width(tokens: int) -> None:
+    drawn = AcceptDraws(1).passes(5, tokens=tokens, accept_length=3.0, spread=0.2, verify_tokens=8)
+    assert drawn is not None
+    cumulative = drawn.cumulative
+    assert len(cumulative) == drawn.count
+    assert cumulative[-1] == tokens
+    gained = [after - before for before, after in pairwise((0, *cumulative))]
+    assert min(gained) >= 1
+    assert max(gained) + drawn.surplus * (gained[-1] == max(gained)) <= 8
+    assert 0 <= drawn.surplus < 8
+
+
+def cumulative_of(draws: AcceptDraws, key: int, tokens: int = 200) -> list[int]:
+    drawn = draws.passes(key, tokens=tokens, accept_length=3.0, spread=0.1, verify_tokens=8)
+    assert drawn is not None
+    return drawn.cumulative
 
 
 def test_a_request_draws_the_same_whatever_was_drawn_before() -> None:
     one, other = AcceptDraws(1), AcceptDraws(1)
-    for key in range(50):
-        other.steps(1_000 + key, tokens=17, accept_length=3.0, spread=0.1, verify_tokens=8)
-    arguments = {"tokens": 200, "accept_length": 3.0, "spread": 0.1, "verify_tokens": 8}
-    assert one.steps(4, **arguments)[0].tolist() == other.steps(4, **arguments)[0].tolist()
-    assert one.steps(4, **arguments)[0].tolist() != one.steps(5, **arguments)[0].tolist()
-    assert one.steps(4, **arguments)[0].tolist() != AcceptDraws(2).steps(4, **arguments)[0].tolist()
+    for key in range(0, 3_000, 7):
+        other.passes(key, tokens=900, accept_length=1.5, spread=0.1, verify_tokens=8)
+    assert cumulative_of(one, 4) == cumulative_of(other, 4)
+    assert cumulative_of(one, 4) != cumulative_of(one, 5)
+    assert cumulative_of(one, 4) != cumulative_of(one, 4 + 32)
+    assert cumulative_of(one, 4) != cumulative_of(AcceptDraws(2), 4)
 
 
-@pytest.mark.parametrize(("mean", "width", "steps"), [(1.0, 8, 10), (8.0, 8, 2), (1.0, 1, 10)])
-def test_the_extremes_need_no_luck(mean: float, width: int, steps: int) -> None:
-    cumulative, surplus = AcceptDraws(0).steps(0, tokens=10, accept_length=mean, spread=0.0, verify_tokens=width)
-    assert len(cumulative) == steps
-    assert cumulative[-1] == 10
-    assert surplus == steps * int(mean) - 10 if width > 1 else surplus == 0
+def test_a_longer_answer_begins_like_a_shorter_one() -> None:
+    draws = AcceptDraws(1)
+    short, long = cumulative_of(draws, 9, 100), cumulative_of(draws, 9, 2_000)
+    assert long[: len(short) - 1] == short[:-1]
 
 
-def test_nothing_to_draw_for_no_tokens() -> None:
-    cumulative, surplus = AcceptDraws(0).steps(0, tokens=0, accept_length=3.0, spread=0.0, verify_tokens=8)
-    assert cumulative.tolist() == []
-    assert surplus == 0
+def test_the_passes_of_neighbours_are_independent() -> None:
+    """No request goes on with what belongs to the next: their numbers of passes are uncorrelated."""
+    draws = AcceptDraws(3)
+    counts = []
+    for key in range(600):
+        drawn = draws.passes(key, tokens=1_500, accept_length=2.0, spread=0.1, verify_tokens=4)
+        assert drawn is not None
+        counts.append(drawn.count)
+    assert abs(np.corrcoef(counts[:-1], counts[1:])[0, 1]) < 0.13
+
+
+@pytest.mark.parametrize(("mean", "width", "passes"), [(1.0, 8, 10), (8.0, 8, 2), (1.0, 1, 10)])
+def test_the_extremes_need_no_luck(mean: float, width: int, passes: int) -> None:
+    drawn = AcceptDraws(0).passes(0, tokens=10, accept_length=mean, spread=0.0, verify_tokens=width)
+    if mean == 1.0:
+        assert drawn is None
+    else:
+        assert drawn is not None
+        assert (drawn.count, drawn.surplus) == (passes, passes * width - 10)

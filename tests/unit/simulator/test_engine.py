@@ -160,13 +160,17 @@ def busy_s(run: Run) -> float:
 
 
 def test_servers_on_one_gpu_take_turns() -> None:
-    """Steps add up in time, energy stays about the sum, as two busy servers on one GPU were measured to do."""
+    """Steps add up in time and energy, and switching costs a little.
+
+    Two busy servers were measured: 8.30 s and 4,916 J at once, 7.63 s and 4,745 J one after the other.
+    """
     requests = requests_of([(0.0, 100, 400), (0.0, 100, 400)], target_ms=None)
     apart = simulate(specs_of("none", "none"), requests, "round_robin")
     shared = tuple(replace(spec, gpus=("g",)) for spec in specs_of("none", "none"))
     together = simulate(shared, requests, "round_robin")
-    assert together.duration_s == pytest.approx(2 * apart.duration_s, rel=0.02)
-    assert together.decode_j == pytest.approx(apart.decode_j, rel=1e-6)
+    assert together.duration_s == pytest.approx(2 * apart.duration_s * 8.30 / 7.63, rel=0.005)
+    assert together.decode_j == pytest.approx(apart.decode_j * 4_916 / 4_745, rel=0.005)
+    assert together.idle_j == pytest.approx(0.0)
 
 
 def test_a_request_over_every_context_is_dropped_before_any_policy_sees_it() -> None:
@@ -198,3 +202,27 @@ def test_a_policy_that_breaks_its_contract_stops_the_run() -> None:
     small = (backend_spec("b0", "none", max_context_tokens=200), backend_spec("b1", "none"))
     with pytest.raises(PolicyError, match="unfit"):
         simulate(small, requests_of([(0.0, 500, 10)]), Recording())
+
+
+def test_the_truth_may_change_with_request_and_time() -> None:
+    """Requests of one text type get fewer steps while they are accepted better, by the clock or by what they ask."""
+    specs = specs_of("dspark-8")
+    requests = requests_of([(1.0, 100, 200)] * 40)
+    requests = [replace(each, text_type="code", temperature=float(number % 2)) for number, each in enumerate(requests)]
+
+    def truth(backend: str, request: SimulatedRequest, now_s: float) -> AcceptancePrior | None:
+        if now_s > 20.5:
+            return None
+        return AcceptancePrior(mean=6.0 if request.temperature == 0.0 else 2.0)
+
+    context = policy_context(specs)
+    run = Simulation(context, load_policy_file("least_loaded").make({}, context), truth).run(requests)
+    lengths: dict[tuple[bool, float | None], list[float]] = {}
+    for record in run.records:
+        assert record.outcome is not None
+        key = record.outcome.dispatched_s > 20.5, record.request.temperature
+        lengths.setdefault(key, []).append(record.outcome.accept_length or 0.0)
+    means = {key: sum(values) / len(values) for key, values in lengths.items()}
+    assert means[False, 0.0] == pytest.approx(6.0, rel=0.1)
+    assert means[False, 1.0] == pytest.approx(2.0, rel=0.1)
+    assert means[True, 0.0] == means[True, 1.0] == 1.0

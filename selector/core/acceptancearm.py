@@ -1,0 +1,186 @@
+"""One arm's acceptance over all text types: what the profile says, what requests taught, and how the two are weighed.
+
+With a0_x the profile's accept length of type x and R_x, Var R_x what its own requests say (`acceptancesums`), the log
+of accepted drafts over the profile's, λ_x = ln[(R_x − 1) / (a0_x − 1)], is taken to vary between arms and, within an
+arm, between types (normal-normal model; Efron and Morris, Data analysis using Stein's estimator, JASA 70, 1975):
+
+    λ = Σ_x λ_x w_x / (1 / T² + Σ_x w_x),   w_x = 1 / (Var λ_x + τ²)            the arm's overall ratio is e^λ m_x = 1 +
+    (a0_x − 1) e^λ                                                    what a type without requests is taken to be a_x =
+    (m_x / V + R_x / Var R_x) / (1 / V + 1 / Var R_x),   V = τ² (m_x − 1)²
+
+Thin data therefore falls back on the arm's ratio, and that on the profile. T and τ are near what published measurements
+of one target and one algorithm by two sources differ by: 0.27 in common and 0.20 for one text type (36 pairs).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from selector.core.acceptancesums import Sums
+from selector.core.drift import DriftDetector
+from selector.core.effects import Effects
+from selector.core.survival import StepShape, step_shape
+from selector.core.types import TEXT_TYPES
+from selector.errors import DomainError
+
+ARM_DEVIATION = 0.30
+"""T above."""
+TYPE_DEVIATION = 0.25
+"""τ above."""
+DOUBTED = 2.0
+"""By what τ is multiplied once a drift has shown that the profile is of another time."""
+_LEAST_DEVIATION_FRAC = 0.05
+"""Least standard deviation of a prior, over the drafts of a step: a bad drafter may improve."""
+_GUARD_PASSES = 20.0
+_GUARD_DRAFTS = 0.02
+"""Keeps the logarithm of no accepted draft finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptancePrior:
+    """What the profile knows of one arm on one text type, before any request was seen."""
+
+    mean: float
+    """Mean accept length, bonus token included."""
+    request_spread: float = 0.0
+    """Standard deviation of a request's own mean accept length over its mean (relative)."""
+    survival: tuple[float, ...] | None = None
+    """Share of steps in which the k-th draft was accepted, k = 1 …, where it was measured."""
+
+
+class Cell:
+    """One arm on one text type."""
+
+    __slots__ = (
+        "detector",
+        "deviation",
+        "doubt",
+        "epoch",
+        "known",
+        "mean",
+        "others",
+        "own",
+        "prior",
+        "ratio",
+        "ratio_variance",
+        "samples",
+        "seen",
+        "shape",
+        "spread",
+        "step_variance",
+    )
+
+    def __init__(self, prior: AcceptancePrior, *, known: bool, shape: StepShape) -> None:
+        self.prior = prior
+        self.known = known
+        """Whether the profile has it; otherwise the prior says nothing."""
+        self.shape = shape
+        self.own = Sums()
+        """What this model saw itself."""
+        self.others = Sums()
+        """What others told it."""
+        self.seen = 0.0
+        """Requests in `own` since ever, none faded."""
+        self.epoch = 0
+        """How often the estimate restarted; sums of different epochs are of different worlds."""
+        self.doubt = 1.0
+        self.detector = DriftDetector()
+        self.mean = prior.mean
+        self.step_variance = 0.0
+        """Of a step at `mean`, as `deviation` worked out by the arm."""
+        self.deviation = 0.0
+        """Standard deviation of the posterior around `mean`."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Works out what the sums say by themselves."""
+        total = self.own
+        if self.others.requests > 0.0:
+            total = total.copy()
+            total.include(self.others)
+        self.samples = total.requests
+        self.ratio = total.ratio
+        guarded = (self.prior.mean * _GUARD_PASSES + total.tokens) / (_GUARD_PASSES + total.passes)
+        step_variance = self.shape.variance(guarded)
+        self.spread = total.spread(self.prior.request_spread, step_variance)
+        self.ratio_variance = (
+            math.inf if self.ratio is None else max(1e-9, total.ratio_variance(step_variance, self.spread))
+        )
+
+    def restart(self, recent: Sums | None) -> None:
+        """Begins anew from what is recent, doubting the profile."""
+        self.own = Sums() if recent is None else recent.copy()
+        self.others = Sums()
+        self.epoch += 1
+        self.doubt = DOUBTED
+        self.detector.reset()
+        self.refresh()
+
+
+class Arm:
+    """The cells of one drafting arm."""
+
+    __slots__ = ("cells", "detector", "effects", "inverse_means", "log_ratio", "means", "requests", "width")
+
+    def __init__(self, name: str, priors: Mapping[str, AcceptancePrior], width: int) -> None:
+        """Raises `DomainError` for a prior that the verify width cannot yield."""
+        self.width = width
+        self.effects = Effects()
+        self.detector = DriftDetector()
+        self.requests = 0
+        self.cells: dict[str, Cell] = {}
+        for text_type in TEXT_TYPES:
+            prior = priors.get(text_type, AcceptancePrior(mean=1.0))
+            if not 1.0 <= prior.mean <= width:
+                raise DomainError(f"accept length {prior.mean} of {name} on {text_type} is outside 1 … {width}")
+            shape = step_shape(width, prior.survival)
+            self.cells[text_type] = Cell(prior, known=text_type in priors, shape=shape)
+        self.derive()
+
+    def derive(self) -> None:
+        """Weighs the cells against one another and the profile; after any of them was refreshed."""
+        weights, weighted = 1.0 / ARM_DEVIATION**2, 0.0
+        passes = tokens = 0.0
+        for cell in self.cells.values():
+            if cell.ratio is None:
+                continue
+            passes += cell.own.passes + cell.others.passes
+            tokens += cell.own.tokens + cell.others.tokens
+            if cell.known:
+                drafts = cell.ratio - 1.0 + _GUARD_DRAFTS
+                log_ratio = math.log(drafts / (cell.prior.mean - 1.0 + _GUARD_DRAFTS))
+                weight = 1.0 / (cell.ratio_variance / (drafts * drafts) + TYPE_DEVIATION**2)
+                weights += weight
+                weighted += weight * log_ratio
+        self.log_ratio = weighted / weights
+        arm_variance = 1.0 / weights
+        unknown = tokens / passes if passes else None
+        self.inverse_means: list[float] = []
+        self.means: dict[str, float] = {}
+        for text_type, cell in self.cells.items():
+            self._weigh(cell, arm_variance, unknown)
+            self.means[text_type] = cell.mean
+            self.inverse_means.append(1.0 / cell.mean)
+
+    def _weigh(self, cell: Cell, arm_variance: float, unknown: float | None) -> None:
+        drafts = self.width - 1.0
+        if cell.known:
+            # 1 + (a − 1) is not a to the last digit: a profile that nothing speaks against is taken as it stands.
+            expected = cell.prior.mean
+            if self.log_ratio:
+                expected = min(float(self.width), 1.0 + (expected - 1.0) * math.exp(self.log_ratio))
+            deviation = max(TYPE_DEVIATION * (expected - 1.0), _LEAST_DEVIATION_FRAC * drafts) * cell.doubt
+        else:
+            expected, deviation = (cell.prior.mean if unknown is None else unknown), 0.5 * drafts
+        variance = deviation * deviation
+        of_arm = arm_variance * (expected - 1.0) ** 2
+        if cell.ratio is None:
+            cell.mean, posterior = expected, variance + of_arm
+        else:
+            to_prior = cell.ratio_variance / (cell.ratio_variance + variance)
+            cell.mean = min(float(self.width), max(1.0, to_prior * expected + (1.0 - to_prior) * cell.ratio))
+            posterior = (1.0 - to_prior) * cell.ratio_variance + to_prior * to_prior * of_arm
+        cell.deviation = math.sqrt(posterior)
+        cell.step_variance = cell.shape.variance(cell.mean)

@@ -1,0 +1,110 @@
+"""Probes: within their budgets, never at the price of a target, deterministic, and useful."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from selector.core.forecast import Forecast
+from selector.core.policy import PolicyContext
+from selector.core.prediction import Prediction
+from selector.core.probing import BURST, Prober
+from selector.core.types import RequestView
+from tests.fleets import fleet_view, policy_context, request_view, specs_of
+
+
+class Requests:
+    """Decisions that always choose the backend of the first arm."""
+
+    def __init__(self, *arms: str, seed: int = 0, frac: float = 0.01, batches: tuple[int, ...] | None = None) -> None:
+        specs = specs_of(*arms)
+        self.context: PolicyContext = policy_context(specs, seed=seed)
+        self.prober = Prober(self.context, requests_frac=frac, energy_frac=frac)
+        self._forecast = Forecast(self.context)
+        self._fleet = fleet_view(specs, batches or (24, *(4,) * (len(arms) - 1)))
+        self.sent = 0
+        self.last: list[Prediction] = []
+
+    def send(self, **view: object) -> Prediction | None:
+        now_s = 0.05 * self.sent
+        request: RequestView = request_view(f"r{self.sent}", arrival_s=now_s, **view)  # type: ignore[arg-type] # fields
+        self.sent += 1
+        self.last = self._forecast.predictions(request, replace(self._fleet, now_s=now_s))
+        return self.prober.instead(request, self.last, self.last[0], now_s)
+
+    def probes(self, decisions: int, **view: object) -> list[int]:
+        """Which of so many decisions were probes, counted from 0."""
+        return [number for number in range(decisions) if self.send(**view) is not None]
+
+
+@pytest.mark.parametrize("frac", [0.0, 0.002, 0.01, 0.1])
+def test_neither_budget_is_ever_passed(frac: float) -> None:
+    requests = Requests("none", "dspark-8", "eagle3-k1", frac=frac)
+    for _ in range(5_000):
+        requests.send(text_type="romansh")
+        assert requests.prober.probes <= frac * requests.prober.decisions
+        assert requests.prober.extra_j <= requests.prober.budget_j
+    assert (requests.prober.probes > 0) == (frac > 0)
+
+
+def test_an_arm_that_might_win_is_probed_in_bursts() -> None:
+    probes = Requests("none", "dspark-8").probes(4_000, text_type="code")
+    assert len(probes) >= 2 * BURST
+    gaps = [later - one for one, later in pairwise(probes)]
+    assert sum(gap == 1 for gap in gaps) >= len(gaps) // 2
+    assert max(gaps) > 100
+
+
+def test_an_arm_that_is_known_well_enough_not_to_win_is_left_alone() -> None:
+    """At 61 requests dflash-16 needs half as much energy again as dspark-8 per step, for a fifth more tokens."""
+    unknown, known = (Requests("dspark-8", "dflash-16", batches=(60, 4)) for _ in range(2))
+    for number in range(300):
+        wobble = number * 7 % 11 - 5
+        known.context.acceptance.observe("dflash-16", "code", 40 + wobble, 180 - wobble)
+    assert unknown.probes(2_000, text_type="code") != []
+    assert known.probes(2_000, text_type="code") == []
+
+
+def test_without_a_drafter_there_is_nothing_to_learn() -> None:
+    assert Requests("dspark-8", "none").probes(3_000, text_type="romansh") == []
+
+
+def test_an_arm_in_use_needs_no_probes() -> None:
+    requests = Requests("none", "dspark-8")
+    probed = 0
+    for number in range(3_000):
+        if number % 50 == 0:  # the policy itself uses it now and then
+            requests.send(text_type="code")
+            requests.prober._used["dspark-8", "code"] = requests.prober._decisions_of_type["code"]
+        else:
+            probed += requests.send(text_type="code") is not None
+    assert probed == 0
+
+
+def test_a_request_with_a_target_probes_only_where_it_is_met_without_one_draft() -> None:
+    assert Requests("none", "dspark-8").probes(3_000, text_type="code", tbt_target_ms=5.0) == []
+    assert Requests("none", "dspark-8").probes(3_000, text_type="code", tbt_target_ms=50.0) != []
+
+
+def test_a_full_backend_is_not_probed() -> None:
+    assert Requests("none", "dspark-8", batches=(24, 64)).probes(3_000, text_type="code") == []
+
+
+def test_servers_that_do_not_tell_what_they_accepted_are_given_up() -> None:
+    silent, telling = Requests("none", "dspark-8"), Requests("none", "dspark-8")
+    told = 0
+    for _ in range(20_000):
+        silent.send(text_type="code")
+        if telling.send(text_type="code") is not None:
+            told += 1
+            telling.context.acceptance.observe("dspark-8", "code", 70, 175)
+    assert silent.prober.probes <= 3 * BURST < told
+
+
+def test_same_seed_same_probes_other_seed_other_probes() -> None:
+    first, again, other = (
+        Requests("none", "dspark-8", seed=seed).probes(3_000, text_type="code") for seed in (1, 1, 2)
+    )
+    assert first == again != other

@@ -1,0 +1,175 @@
+"""One server: chunks that hold others up, a KV cache that is full, prefixes, and turns on a shared GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from selector.core.contention import turns_energy, turns_slowdown
+from selector.simulator.draws import AcceptDraws
+from selector.simulator.server import Job, ServerModel
+from tests.fleets import arm_cost
+
+COST = arm_cost("none")
+
+
+def job(key: int, prompt: int, output: int, **more: object) -> Job:
+    fields = {"accept_length": 1.0, "accept_spread": 0.0, "arrived_s": 0.0} | more
+    return Job(key=key, draw_key=key, prompt_tokens=prompt, output_tokens=output, **fields)  # type: ignore[arg-type]  # the fields vary by test
+
+
+def server(**limits: int) -> ServerModel:
+    fields = {"max_running_requests": 64, "max_kv_tokens": 400_000, "max_context_tokens": 8_192} | limits
+    return ServerModel(COST, AcceptDraws(1), **fields)
+
+
+def run(model: ServerModel, *jobs: Job) -> dict[object, Job]:
+    """All jobs at once, to the end."""
+    for each in jobs:
+        model.enqueue(each, model.now_s)
+    model.advance(model.now_s + 1e6)
+    return {each.key: each for each in model.finished}
+
+
+def test_a_long_prompt_holds_up_running_requests_for_all_its_chunks() -> None:
+    """SGLang without mixed chunks: decoding stands still until the last chunk."""
+    model = server(chunk_tokens=1_000)
+    running = job(0, 100, 400)
+    model.enqueue(running, 0.0)
+    model.advance(0.5)
+    before = running.delivered(model.step)
+    late = job(1, 4_000, 2, arrived_s=0.5)
+    model.enqueue(late, 0.5)
+    model.advance(1e6)
+    assert late.first_token_s is not None and late.prefill_started_s is not None
+    prefill_s = COST.prefill.cost(4_000)[0] / 1e3
+    assert late.first_token_s - late.prefill_started_s == pytest.approx(prefill_s)
+    alone = run(server(), job(0, 100, 400))[0]
+    assert running.finished_s is not None and alone.finished_s is not None
+    assert running.finished_s - alone.finished_s == pytest.approx(prefill_s, rel=0.01)
+    assert 0 < before < 400
+
+
+def test_a_chunk_takes_several_prompts_up_to_its_size() -> None:
+    model = server(chunk_tokens=1_000)
+    for key in range(4):
+        model.enqueue(job(key, 400, 50), 0.0)
+    # The first starts alone, since it came to an idle server; then 400 + 400 + 200 of the last.
+    ends = []
+    for _ in range(3):
+        end_s = model.next_boundary_s()
+        assert end_s is not None
+        model.advance(end_s)
+        ends.append([each.key for each in model.first_tokens])
+    assert ends == [[0], [0, 1, 2], [0, 1, 2, 3]]
+
+
+def test_a_request_waits_for_what_it_and_the_others_may_generate() -> None:
+    """Not 1,000 + 4,096 beside 1,000 + 0.7 · 4,096 of the other in 8,000 tokens; with a bound of 500 it is taken."""
+    for bound, waits in ((None, True), (500, False)):
+        model = server(max_kv_tokens=8_000)
+        model.enqueue(job(0, 1_000, 3_000), 0.0)
+        model.advance(0.1)
+        model.enqueue(job(1, 1_000, 100, max_new_tokens=bound), 0.1)
+        model.advance(0.2)
+        assert (model.batch, model.waiting) == ((1, 1) if waits else (2, 0))
+
+
+def test_the_reservation_falls_with_the_steps_that_need_no_retraction() -> None:
+    model = server(max_kv_tokens=8_000)
+    done = run(model, job(0, 1_000, 3_000), job(1, 1_000, 100))
+    first_s, last_s = done[1].first_token_s, done[0].finished_s
+    assert first_s is not None and last_s is not None
+    assert 0.5 < first_s < 0.5 * last_s
+    assert model.totals.retractions == 0
+
+
+def test_who_has_generated_least_is_retracted_and_goes_to_the_queues_end() -> None:
+    model = server(max_kv_tokens=3_000, max_context_tokens=3_000)
+    old, young = job(0, 700, 900, max_new_tokens=900), job(1, 700, 900, max_new_tokens=900)
+    model.enqueue(old, 0.0)
+    model.advance(1.0)
+    model.enqueue(young, 1.0)
+    model.advance(1e6)
+    assert (old.retractions, young.retractions > 0) == (0, True)
+    assert [each.key for each in model.finished] == [0, 1]
+    assert model.totals.accepted_tokens == pytest.approx(1_800)
+    assert model.kv_tokens == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_prompt_that_is_known_is_not_prefilled_again() -> None:
+    model = server()
+    ids = tuple(range(4))
+    first = job(0, 2_000, 10, prefix_ids=ids, prefix_block_tokens=512)
+    again = job(1, 2_000, 10, prefix_ids=ids, prefix_block_tokens=512)
+    longer = job(2, 2_500, 10, prefix_ids=(*ids[:3], 90, 91), prefix_block_tokens=512)
+    for each in (first, again, longer):
+        run(model, each)
+    assert [each.cached_tokens for each in (first, again, longer)] == [0, 1_999, 1_536]
+    assert first.prefill_j == pytest.approx(COST.prefill.cost(2_000)[1])
+    assert again.prefill_j == pytest.approx(COST.prefill.cost(1, after=1_999)[1])
+    assert longer.prefill_j == pytest.approx(COST.prefill.cost(964, after=1_536)[1])
+
+
+def test_requests_that_share_a_prefix_have_it_once() -> None:
+    model = server()
+    ids = tuple(range(4))
+    model.enqueue(job(0, 2_000, 400, prefix_ids=ids, prefix_block_tokens=512), 0.0)
+    model.advance(0.5)
+    alone = model.kv_tokens
+    model.enqueue(job(1, 2_000, 400, prefix_ids=ids, prefix_block_tokens=512), 0.5)
+    model.advance(0.6)
+    assert model.batch == 2
+    assert model.kv_tokens < alone + 100
+    model.advance(1e6)
+    assert model.kv_tokens == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_full_cache_forgets_prefixes_before_it_retracts() -> None:
+    model = server(max_kv_tokens=6_000, max_context_tokens=6_000)
+    for key in range(5):
+        ids = tuple((key, block) for block in range(4))
+        run(model, job(key, 2_000, 10, prefix_ids=ids, prefix_block_tokens=512))
+    assert model.totals.retractions == 0
+    hits = []
+    for key in (4, 0):
+        each = job(10 + key, 2_000, 10, prefix_ids=tuple((key, block) for block in range(4)), prefix_block_tokens=512)
+        run(model, each)
+        hits.append(each.cached_tokens)
+    assert hits == [1_999, 0]
+
+
+@pytest.mark.parametrize("change_s", [0.005, 0.1, 0.4, 1.0])
+def test_a_change_of_pace_counts_from_the_instant_it_happens(change_s: float) -> None:
+    """In the midst of a prefill or a step alike: what was done before it stays done."""
+    model, alone = server(), server()
+    shared, single = job(0, 4_000, 200), job(0, 4_000, 200)
+    run(alone, single)
+    model.enqueue(shared, 0.0)
+    model.advance(change_s)
+    model.take_turns(2, change_s)
+    model.advance(1e6)
+    assert shared.finished_s is not None and single.finished_s is not None
+    left_s = single.finished_s - change_s
+    assert shared.finished_s == pytest.approx(change_s + left_s * turns_slowdown(2), rel=1e-9)
+    alone_j, shared_j = single.decode_j + single.prefill_j, shared.decode_j + shared.prefill_j
+    assert alone_j < shared_j < alone_j * turns_energy(2)
+    assert shared_j == pytest.approx(model.totals.decode_j + model.totals.prefill_j)
+
+
+def test_turns_that_come_and_go_within_a_step_leave_its_work_the_same() -> None:
+    model, alone = server(), server()
+    shared, single = job(0, 100, 50), job(0, 100, 50)
+    run(alone, single)
+    model.enqueue(shared, 0.0)
+    model.advance(0.05)
+    model.take_turns(2, 0.0500)
+    model.advance(0.0510)
+    model.take_turns(1, 0.0510)
+    model.advance(0.0512)
+    model.take_turns(3, 0.0512)
+    model.advance(0.0520)
+    model.take_turns(1, 0.0520)
+    model.advance(1e6)
+    lost_s = 0.0010 * (1 - 1 / turns_slowdown(2)) + 0.0008 * (1 - 1 / turns_slowdown(3))
+    assert shared.finished_s is not None and single.finished_s is not None
+    assert shared.finished_s == pytest.approx(single.finished_s + lost_s, rel=1e-9)
