@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from selector.core.forecast import Forecast, least_violation
+from selector.core.forecast import Forecast
 from selector.core.leastloaded import REFUSAL
 from selector.core.policy import PolicyContext
 from selector.core.types import Decision, FleetView, Outcome, RequestView
@@ -27,15 +27,21 @@ class Goodput:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """The feasible backend with the largest marginal goodput; the first in the fleet's order of equals."""
-        predictions = self._forecast.predictions(request, fleet)
+        look = self._forecast.look(request, fleet)
+        predictions = look.all()
         if not predictions:
             return REFUSAL
-        feasible = [found for found in predictions if found.feasible]
-        if feasible:
-            best = max(feasible, key=lambda found: found.marginal_tokens_per_s)
-            reason = f"most goodput: {best.marginal_tokens_per_s:+.0f} tokens/s"
+        gains = {
+            index: look.marginal_tokens_per_s(index)
+            for index in range(len(fleet.backends))
+            if (found := look.at(index)) is not None and found.feasible
+        }
+        if gains:
+            most = max(gains, key=gains.__getitem__)
+            best, reason = look.at(most), f"most goodput: {gains[most]:+.0f} tokens/s"
+            assert best is not None
         else:
-            best, reason = least_violation(request, predictions)
+            best, reason = self._forecast.least_violation(request, predictions)
         return self._forecast.decision(request, fleet, best, predictions, reason)
 
     def observe(self, outcome: Outcome) -> None:

@@ -1,36 +1,53 @@
-"""Least energy within the targets: a plan for the present rates, and a choice per request that follows it.
+"""Least energy within the targets: a plan for the present load, and a choice per request that follows it.
 
-The planner (selector/core/planner.py) decides, for the arrival rates of each text type and target, which arm serves
-them and how full its backends should run, at the least total power. Each request then goes to its planned arm, to the
-first backend in the fleet's order that is below the planned batch and where nobody's target breaks; if there is none,
-to the arm its overflow is planned for, and so on. With no feasible place left, the least violation.
+The planner (selector/core/planner.py) decides, for each text type and target, which arm serves it, how many of the
+arm's backends run and how full, at the least energy. Each request then goes to its planned arm where nobody's target
+breaks: to the first backend below the planned batch or, when the plan shares the load between so many backends, to the
+least loaded of them. If there is none, to the arm its overflow is planned for, and so on. With no feasible place left,
+the least violation.
 
-Rates are arrivals times expected answer lengths, not the throughput achieved: slower service must not look like less
-demand. The plan in force is kept unless another saves more than `keep_within_frac` of the power above idle.
+Under open arrivals the plan is for the rates: arrivals times expected answer lengths, not the throughput achieved,
+since slower service must not look like less demand. Where clients wait for their answers it is for the requests in the
+system (selector/core/demandestimate.py tells which). A plan in force is kept unless another saves more than
+`keep_within_frac`.
+
+Plans are made while requests end, a few assignments at a time. Only a change of the usable backends is planned for at
+once, in the decision; a demand that the plan in force does not know is at first planned for by itself.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 
-from selector.core.forecast import Forecast, least_violation
+from selector.core.demandestimate import DemandEstimate
+from selector.core.forecast import Forecast, Look
 from selector.core.planner import Demand, DemandKey, Plan, Planner
 from selector.core.policy import PolicyContext
 from selector.core.prediction import Prediction
 from selector.core.probing import Prober
+from selector.core.sessions import Sessions
 from selector.core.types import Decision, FleetView, Outcome, RequestView
 from selector.errors import PolicyError
 
-_MOST_DEMANDS = 32
-"""Text types × targets that are planned for. Clients may ask for any target; each new one makes a new plan."""
+_SCORED_AT_ONCE = 1
+"""Assignments scored each time a request ends, and more when that is seldom: 0.1 to 0.5 ms each."""
+_SCORED_PER_S = 100.0
+_TOLD_WHOLE = 6
+"""Fleets up to this size have every backend among a decision's candidates."""
+_MOST_SCORED_AT_ONCE = 20
+_QUIET_S, _SCORED_WHEN_QUIET = 0.2, 5
+"""Where nothing ends for so long, a decision scores some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
     """`rate_window_s`: memory of the arrival rates; shorter follows faster, longer flaps less.
 
-    Every `replan_s` the rates are looked at; a plan is made when they moved by `shift_frac`, or after `renew_s`.
+    Every `replan_s` the load is looked at; a plan is made when it moved by `shift_frac`, or after `renew_s`. At most
+    `probe_frac` of requests and of energy is spent on learning whether arms that are not used have become better
+    (selector/core/probing.py; 0 never probes). A session's prefix counts as cached for `prefix_kept_s`.
     """
 
     replan_s: float = 1.0
@@ -39,40 +56,33 @@ class Params:
     rate_window_s: float = 15.0
     keep_within_frac: float = 0.02
     probe_frac: float = 0.01
-    """Bound of what is spent on learning whether arms that are not used have become better, as a share of requests and
-    of energy (selector/core/probing.py); 0 never probes."""
+    prefix_kept_s: float = 300.0
 
 
-class _Arrivals:
-    """Arrival rate and mean lengths of one demand; older arrivals fade over the window."""
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What a plan is made for."""
 
-    __slots__ = ("count", "output_tokens", "prompt_tokens", "since_s", "then_s")
+    demands: list[Demand]
+    population: float | None
 
-    def __init__(self, now_s: float) -> None:
-        self.count = self.prompt_tokens = self.output_tokens = 0.0
-        self.since_s = self.then_s = now_s
+    def moved_from(self, other: _Load, shift_frac: float) -> bool:
+        """Whether it differs from `other` by more than `shift_frac` of it."""
+        if (self.population is None) != (other.population is None):
+            return True
+        scale = 1.0
+        if self.population is not None and other.population is not None:
+            if abs(self.population - other.population) > shift_frac * other.population:
+                return True
+            # The plan itself decides the rates; what counts is their shares.
+            scale = self._total() / max(other._total(), 1e-9)
+        before = {demand.key: scale * demand.tokens_per_s for demand in other.demands}
+        now = {demand.key: demand.tokens_per_s for demand in self.demands}
+        moved = sum(abs(now.get(key, 0.0) - before.get(key, 0.0)) for key in {*now, *before})
+        return moved > shift_frac * sum(before.values())
 
-    def add(self, request: RequestView, now_s: float, window_s: float) -> None:
-        keep = math.exp((self.then_s - now_s) / window_s)
-        self.count = self.count * keep + 1.0
-        self.prompt_tokens = self.prompt_tokens * keep + request.prompt_tokens
-        self.output_tokens = self.output_tokens * keep + request.expected_output_tokens
-        self.then_s = now_s
-
-    def demand(self, key: DemandKey, now_s: float, window_s: float, burstiness: float) -> Demand | None:
-        faded = self.count * math.exp((self.then_s - now_s) / window_s)
-        if faded < 0.05:
-            return None
-        # A window that has not filled yet holds 1 − e^(−age/window) of what it would at this rate.
-        filled = 1.0 - math.exp(-max(now_s - self.since_s, 1.0) / window_s)
-        return Demand(
-            text_type=key[0],
-            tbt_target_ms=key[1],
-            requests_per_s=faded / (window_s * filled),
-            prompt_tokens=self.prompt_tokens / self.count,
-            output_tokens=max(1.0, self.output_tokens / self.count),
-            burstiness=burstiness,
-        )
+    def _total(self) -> float:
+        return sum(demand.tokens_per_s for demand in self.demands)
 
 
 class MinEnergy:
@@ -81,99 +91,189 @@ class MinEnergy:
     def __init__(self, params: Params, context: PolicyContext) -> None:
         self._params = params
         self._forecast = Forecast(context)
-        self._prober = Prober(context, requests_frac=params.probe_frac, energy_frac=params.probe_frac)
         self._planner = Planner(context.backends, context.acceptance, context.tbt_quantile)
-        self._arrivals: dict[DemandKey, _Arrivals] = {}
+        self._estimate = DemandEstimate(window_s=params.rate_window_s)
+        self._sessions = Sessions(kept_s=params.prefix_kept_s)
+        self._specs = context.backends
+        self._index = {spec.name: index for index, spec in enumerate(context.backends)}
+        self._of_arm: dict[str, list[int]] = {}
+        for index, spec in enumerate(context.backends):
+            self._of_arm.setdefault(spec.arm, []).append(index)
+        self._prober = Prober(context, requests_frac=params.probe_frac, energy_frac=params.probe_frac)
         self._plan: Plan | None = None
-        self._planned_s = self._looked_s = -math.inf
-        self._planned_for: dict[DemandKey, float] = {}
+        self._planned_for = _Load([], None)
+        self._available: list[bool] = []
         self._usable: dict[str, int] = {}
+        self._making: Generator[None, None, Plan] | None = None
+        self._making_for = self._planned_for
+        self._now_s = self._planned_s = self._looked_s = self._scored_s = -math.inf
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Follows the plan, which is renewed first when it is due."""
-        key = self._planned_with(request)
-        now_s = fleet.now_s
-        arrivals = self._arrivals.get(key)
-        if arrivals is None:
-            arrivals = self._arrivals[key] = _Arrivals(now_s)
-        arrivals.add(request, now_s, self._params.rate_window_s)
+        """Follows the plan, which is renewed first where it knows nothing of the request or the fleet."""
+        now_s = self._now_s = fleet.now_s
+        key = self._estimate.arrived(request, now_s)
         plan = self._current_plan(fleet, key)
-        predictions = self._forecast.predictions(request, fleet)
-        if not predictions:
-            return Decision(backend=None, reason="no backend can serve it")
-        best, reason = self._following(plan, key, predictions) or least_violation(request, predictions)
-        probe = self._prober.instead(request, predictions, best, fleet.now_s)
+        look = self._forecast.look(request, fleet)
+        found = self._following(plan, key, look, fleet)
+        if found is None:
+            predictions = look.all()
+            if not predictions:
+                return Decision(backend=None, reason="no backend can serve it")
+            planned = next(iter(plan.arms_of.get(key, ())), None)
+            best, reason = self._forecast.least_violation(request, predictions, planned=planned)
+        else:
+            best, reason = self._where_its_prefix_is(look, now_s, *found)
+        probe = self._prober.instead(request, look, best, now_s)
         if probe is not None:
             best, reason = probe, f"probe of an arm left: {probe.acceptance_samples:.0f} samples so far"
-        return self._forecast.decision(request, fleet, best, predictions, reason)
+        prefix = self._sessions.prefix(request, now_s)
+        cached = min(prefix.tokens, request.prompt_tokens - 1) if prefix and prefix.backend == best.backend else 0.0
+        self._sessions.sent(request, best.backend, now_s)
+        told = self._told(look, plan.arms_of.get(key, ()))
+        return self._forecast.decision(request, fleet, best, told, reason, cached_tokens=cached)
 
-    def _planned_with(self, request: RequestView) -> DemandKey:
-        """The demand that the request belongs to: with many of them, the nearest known one."""
-        key = text_type, target_ms = request.text_type, request.tbt_target_ms
-        if key in self._arrivals or len(self._arrivals) < _MOST_DEMANDS:
-            return key
-
-        def apart(known: DemandKey) -> tuple[bool, float]:
-            return known[0] != text_type, abs(_tokens_per_ms(known[1]) - _tokens_per_ms(target_ms))
-
-        return min(self._arrivals, key=apart)
-
-    def _following(self, plan: Plan, key: DemandKey, predictions: list[Prediction]) -> tuple[Prediction, str] | None:
-        """The first place by the plan's preference; beyond planned batches, the least marginal energy; else `None`."""
-        feasible = [found for found in predictions if found.feasible]
-        for rank, arm in enumerate(plan.arms_of.get(key, ())):
+    def _following(self, plan: Plan, key: DemandKey, look: Look, fleet: FleetView) -> tuple[Prediction, str] | None:
+        """The first place by the plan's preference; beyond the plan, the least marginal energy; else `None`."""
+        arms, views = plan.arms_of.get(key, ()), fleet.backends
+        for rank, arm in enumerate(arms):
             limit = plan.batch_of.get(arm)
-            for found in feasible:
-                if found.arm == arm and limit is not None and found.batch <= limit:
-                    words = "planned" if rank == 0 else f"overflow of {plan.arms_of[key][0]}"
-                    return found, f"{words}: request {found.batch} of {limit}"
+            if limit is None:
+                continue
+            words = "planned" if rank == 0 else f"overflow of {arms[0]}"
+            sharing = plan.backends_of.get(arm)
+            if sharing is None:
+                for index in self._of_arm[arm]:
+                    if views[index].batch < limit and (found := look.at(index)) is not None and found.feasible:
+                        return found, f"{words}: request {found.batch} of {limit}"
+                continue
+            able = [index for index in self._of_arm[arm] if look.can_serve(index)][:sharing]
+            for index in sorted(able, key=lambda each: views[each].batch):
+                if (found := look.at(index)) is not None and found.feasible:
+                    return found, f"{words}: request {found.batch}, evenly over {sharing}"
+        feasible = [found for found in look.all() if found.feasible]
         if not feasible:
             return None
         best = min(feasible, key=lambda found: found.marginal_j_per_accepted_token)
         return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
 
+    def _where_its_prefix_is(self, look: Look, now_s: float, best: Prediction, reason: str) -> tuple[Prediction, str]:
+        """The backend that served the session last, if the prefill saved is worth what it costs to decode there."""
+        prefix = self._sessions.prefix(look.request, now_s)
+        if prefix is None or prefix.backend == best.backend:
+            return best, reason
+        index = self._index[prefix.backend]
+        there = look.at(index)
+        if there is None or not there.feasible:
+            return best, reason
+        cached = min(prefix.tokens, float(look.request.prompt_tokens - 1))
+        _, saved_j = self._specs[index].cost.prefill.cost(cached)
+        if saved_j <= _extra_j(look.request, there, best):
+            return best, reason
+        return there, f"its prefix is there: saves {saved_j:.0f} J of prefill"
+
+    def _told(self, look: Look, arms: Sequence[str]) -> list[Prediction]:
+        """The candidates of a decision: every backend of a small fleet; of a large one those that were considered.
+
+        Considered are the places that were looked at and, for comparison, one of the next arm by the plan's preference.
+        """
+        if len(self._specs) <= _TOLD_WHOLE:
+            return look.all()
+        made = look.made()
+        known = {found.arm for found in made}
+        for arm in arms:
+            if arm not in known:
+                for index in self._of_arm[arm]:
+                    if (found := look.at(index)) is not None:
+                        return [*made, found]
+        return made
+
+    # ---- planning
+
     def _current_plan(self, fleet: FleetView, key: DemandKey) -> Plan:
-        usable: dict[str, int] = {}
-        for view in fleet.backends:
-            usable[view.arm] = usable.get(view.arm, 0) + view.available
+        available = [view.available for view in fleet.backends]
         plan, now_s = self._plan, fleet.now_s
-        forced = plan is None or usable != self._usable or key not in plan.arms_of
-        if forced or now_s - self._looked_s >= self._params.replan_s:
-            self._looked_s = now_s
-            demands: list[Demand] = []
-            for known, arrivals in list(self._arrivals.items()):
-                demand = arrivals.demand(known, fleet.now_s, self._params.rate_window_s, self._forecast.burstiness)
-                if demand is None:
-                    del self._arrivals[known]
-                else:
-                    demands.append(demand)
-            if forced or now_s - self._planned_s >= self._params.renew_s or self._shifted(demands):
-                plan = self._planner.solve(
-                    demands, usable=usable, current=plan, keep_within_frac=self._params.keep_within_frac
-                )
-                self._plan, self._planned_s, self._usable = plan, now_s, usable
-                self._planned_for = {demand.key: demand.tokens_per_s for demand in demands}
-        assert plan is not None
+        if plan is None or available != self._available:
+            self._available = available
+            self._usable = {arm: sum(available[index] for index in indices) for arm, indices in self._of_arm.items()}
+            self._begin(self._load(fleet))
+            self._score(None)
+            assert self._plan is not None
+            plan = self._plan
+        if key not in plan.arms_of:
+            return self._with_demand(plan, fleet, key)
+        if self._making is not None:
+            if now_s - self._scored_s >= _QUIET_S:  # nothing has ended for a while
+                self._score(_SCORED_WHEN_QUIET)
+        elif now_s - self._looked_s >= self._params.replan_s:
+            load = self._load(fleet)
+            renewed = now_s - self._planned_s >= self._params.renew_s
+            if renewed or load.moved_from(self._planned_for, self._params.shift_frac):
+                self._begin(load)
+        return self._plan or plan
+
+    def _with_demand(self, plan: Plan, fleet: FleetView, key: DemandKey) -> Plan:
+        """The plan in force with a demand that it does not know, planned by itself until all are planned anew."""
+        load = self._load(fleet)
+        alone = [demand for demand in load.demands if demand.key == key]
+        found = self._planner.solve(alone, usable=self._usable, population=load.population)
+        plan = self._plan = replace(
+            plan,
+            arms_of={**plan.arms_of, **found.arms_of},
+            batch_of={**found.batch_of, **plan.batch_of},
+            backends_of={**found.backends_of, **plan.backends_of},
+        )
+        self._begin(load)
         return plan
 
-    def _shifted(self, demands: list[Demand]) -> bool:
-        """Whether the rates differ from those planned for by more than `shift_frac` of them."""
-        rates = {demand.key: demand.tokens_per_s for demand in demands}
-        moved = sum(abs(rates.get(key, 0.0) - self._planned_for.get(key, 0.0)) for key in {*rates, *self._planned_for})
-        return moved > self._params.shift_frac * sum(self._planned_for.values())
+    def _load(self, fleet: FleetView) -> _Load:
+        self._looked_s = fleet.now_s
+        demands = self._estimate.demands(fleet.now_s, self._forecast.prefill_work)
+        if not self._estimate.closed:
+            return _Load(demands, None)
+        return _Load(demands, 1.0 + sum(view.batch for view in fleet.backends))
+
+    def _begin(self, load: _Load) -> None:
+        self._making_for = load
+        self._scored_s = self._now_s
+        self._making = self._planner.solving(
+            load.demands,
+            usable=self._usable,
+            population=load.population,
+            current=self._plan,
+            keep_within_frac=self._params.keep_within_frac,
+        )
+
+    def _score(self, assignments: int | None) -> None:
+        """Goes on making the plan: so many assignments, or to the end."""
+        if self._making is None:
+            return
+        self._scored_s = self._now_s
+        try:
+            while assignments is None or assignments > 0:
+                next(self._making)
+                if assignments is not None:
+                    assignments -= 1
+        except StopIteration as end:
+            self._plan, self._planned_for, self._planned_s = end.value, self._making_for, self._now_s
+            self._making = None
 
     def observe(self, outcome: Outcome) -> None:
-        """The acceptance model, which the planner reads, has learnt it already."""
+        """The acceptance model, which the planner reads, has learnt it already; here a plan that is due is made."""
+        self._estimate.ended(outcome)
+        if self._making is not None:
+            waited_s = self._now_s - self._scored_s
+            self._score(min(_MOST_SCORED_AT_ONCE, _SCORED_AT_ONCE + int(waited_s * _SCORED_PER_S)))
 
 
-def _tokens_per_ms(tbt_target_ms: float | None) -> float:
-    """The pace that a target asks for: none without one."""
-    return 0.0 if tbt_target_ms is None else 1.0 / tbt_target_ms
+def _extra_j(request: RequestView, one: Prediction, than: Prediction) -> float:
+    """Joules of decoding that the request needs more on `one`."""
+    per_token = one.marginal_j_per_accepted_token - than.marginal_j_per_accepted_token
+    return per_token * request.expected_output_tokens
 
 
 def make_policy(params: Params, context: PolicyContext) -> MinEnergy:
     """Raises `PolicyError` for times that are not above 0 and a share that is below it."""
-    for name in ("replan_s", "renew_s", "rate_window_s"):
+    for name in ("replan_s", "renew_s", "rate_window_s", "prefix_kept_s"):
         value = getattr(params, name)
         if not 0 < value < math.inf:
             raise PolicyError(f"policy min_energy: {name}", f"is {value}", "give seconds above 0")

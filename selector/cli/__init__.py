@@ -20,6 +20,7 @@ _COMMANDS = (
     "simulate",
     "compare",
     "sweep",
+    "plan",
     "predict",
     "check",
     "classify",
@@ -34,6 +35,7 @@ fewest joules per accepted token.
 
   drafter-selector demo                                  see it work on this machine, no GPU needed
   drafter-selector predict --profile h200__qwen3-8b --arm dspark-8 --batch 8 --context-tokens 1024 --text-type code
+  drafter-selector plan --profile h200__qwen3-8b --trace T.csv --tbt-target-ms 25    which fleet to run
   drafter-selector check --config fleet.toml             what is wrong with a configuration, before traffic tells
   drafter-selector serve --config fleet.toml             the router in front of SGLang servers
 """

@@ -7,17 +7,29 @@ every backend that can serve the request, and says what to do when none is feasi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from selector.core.eligibility import eligible
 from selector.core.leastloaded import requests_in_words
 from selector.core.policy import BackendSpec, PolicyContext
-from selector.core.prediction import AcceptLengths, Prediction, RunningLoad, predict_with
-from selector.core.stalls import PrefillWork
+from selector.core.prediction import (
+    AcceptLengths,
+    Bursts,
+    Prediction,
+    RunningLoad,
+    goodput,
+    keeps_targets,
+    predict_with,
+)
+from selector.core.stalls import PrefillWork, miss_probability, normal_deviate
 from selector.core.types import BackendView, Decision, FleetView, RequestView
 
 _MOST_PREFILL_FRAC = 0.9
 """Bound of the prefill share: a burst of prompts may take longer than the window it is spread over."""
+
+_HOPELESS = 0.95
+"""Beyond this probability of a miss, the TBT itself counts."""
+_HARDLY_BETTER = 0.05
+"""A probability of a miss that differs by less is no reason to leave the plan."""
 
 
 class PrefillShare:
@@ -28,7 +40,7 @@ class PrefillShare:
     nothing of requests that others send.
     """
 
-    def __init__(self, *, window_s: float = 10.0) -> None:
+    def __init__(self, *, window_s: float = 30.0) -> None:
         self._window_s = window_s
         self._shares: dict[str, tuple[float, float]] = {}
 
@@ -46,38 +58,142 @@ class PrefillShare:
         return share * math.exp((then_s - now_s) / self._window_s) if share else 0.0
 
 
+class Look:
+    """Predictions of one request over one view of the fleet, each made when it is first asked for.
+
+    Iterating makes them all.
+    """
+
+    __slots__ = ("_bursts", "_context_tokens", "_forecast", "_made", "fleet", "lengths", "request")
+
+    def __init__(self, forecast: Forecast, request: RequestView, fleet: FleetView) -> None:
+        self._forecast = forecast
+        self._made: dict[int, Prediction | None] = {}
+        work = forecast.prefill_work
+        self._bursts = Bursts(work.dispersion_s, work.excess_s)
+        self._context_tokens = request.prompt_tokens + (request.max_output_tokens or 1)
+        self.fleet = fleet
+        self.request = request
+        self.lengths = forecast.lengths(request)
+
+    def can_serve(self, index: int) -> bool:
+        """Whether the backend of that place is available and can serve the request (`can_ever_serve`)."""
+        spec, needs = self._forecast.backends[index], self.request.needs
+        return (
+            self.fleet.backends[index].available
+            and self._context_tokens <= spec.max_context_tokens
+            and not (needs and needs & spec.cannot_serve)
+        )
+
+    def at(self, index: int) -> Prediction | None:
+        """The prediction for the backend of that place in the fleet; `None` where it cannot serve the request."""
+        made = self._made
+        if index in made:
+            return made[index]
+        found: Prediction | None = None
+        if self.can_serve(index):
+            forecast = self._forecast
+            view, spec = self.fleet.backends[index], forecast.backends[index]
+            load, prefill_frac = forecast.load(index, view), forecast.prefill_frac(spec.name, self.fleet.now_s)
+            if forecast.neighbours[index]:
+                found = self._taking_turns(index, load, prefill_frac)
+            else:
+                found = predict_with(self.request, load, spec, self.lengths, prefill_frac, self._bursts)
+        made[index] = found
+        return found
+
+    def all(self) -> list[Prediction]:
+        """Those of every backend that can serve the request, in the fleet's order."""
+        return [found for index in range(len(self.fleet.backends)) if (found := self.at(index)) is not None]
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return iter(self.all())
+
+    def made(self) -> list[Prediction]:
+        """Those made so far."""
+        return [found for found in self._made.values() if found is not None]
+
+    def marginal_tokens_per_s(self, index: int) -> float:
+        """By how much the request would raise the accepted tokens per second of a backend that can serve it."""
+        found = self.at(index)
+        assert found is not None
+        load = self._forecast.load(index, self.fleet.backends[index])
+        return goodput(load, self.lengths, found, self._forecast.prefill_frac(found.backend, self.fleet.now_s))[1]
+
+    def _taking_turns(self, index: int, load: RunningLoad, prefill_frac: float) -> Prediction:
+        """The prediction for a backend that shares its GPU with others."""
+        forecast, views = self._forecast, self.fleet.backends
+        busy = [other for other in forecast.neighbours[index] if views[other].batch]
+        spec, turns = forecast.backends[index], 1 + len(busy)
+        found = predict_with(self.request, load, spec, self.lengths, prefill_frac, self._bursts, turns)
+        if views[index].batch or all(self._keeps_pace(other) for other in busy):
+            return found
+        return found._replace(keeps_others=False, feasible=False)
+
+    def _keeps_pace(self, index: int) -> bool:
+        """Whether the requests on a busy backend meet their targets when one more server takes turns with it."""
+        forecast, views = self._forecast, self.fleet.backends
+        spec, load = forecast.backends[index], forecast.load(index, views[index])
+        turns = 2 + sum(views[other].batch > 0 for other in forecast.neighbours[index])
+        return keeps_targets(
+            load,
+            spec.arm,
+            self.lengths,
+            turns * load.step_ms,
+            forecast.prefill_frac(spec.name, self.fleet.now_s),
+            self._bursts,
+            self.request.expected_output_tokens,
+        )
+
+
 class Forecast:
     """Predicts each request on the backends that can serve it, and remembers where requests were sent."""
 
     def __init__(self, context: PolicyContext) -> None:
         self._context = context
+        self.backends = context.backends
         self._specs = {spec.name: spec for spec in context.backends}
         self._prefill = PrefillShare()
+        self.prefill_frac = self._prefill.frac
         self._work = PrefillWork()
-        self._loads: dict[str, RunningLoad] = {}
+        self._loads: list[RunningLoad | None] = [None] * len(context.backends)
+        self.neighbours = neighbours(context.backends)
+        """For each backend, the places in the fleet of those that share a GPU with it."""
+
+    def lengths(self, request: RequestView) -> AcceptLengths:
+        """The accept lengths that a decision on `request` needs."""
+        return AcceptLengths(request, self._context.acceptance, self._context.tbt_quantile)
+
+    def look(self, request: RequestView, fleet: FleetView) -> Look:
+        """Predictions of `request` as they are asked for."""
+        return Look(self, request, fleet)
 
     def predictions(self, request: RequestView, fleet: FleetView, *, arm: str | None = None) -> list[Prediction]:
         """One prediction per eligible backend (of `arm`, if given), in the fleet's order."""
-        lengths = AcceptLengths(request, self._context.acceptance, self._context.tbt_quantile)
-        prefill_frac, now_s = self._prefill.frac, fleet.now_s
-        burstiness = self.burstiness
-        return [
-            predict_with(request, self._load(view, spec), spec, lengths, prefill_frac(spec.name, now_s), burstiness)
-            for view, spec in eligible(request, fleet, self._context)
-            if arm is None or spec.arm == arm
-        ]
+        look = self.look(request, fleet)
+        if arm is None:
+            return look.all()
+        indices = [index for index, spec in enumerate(self.backends) if spec.arm == arm]
+        return [found for index in indices if (found := look.at(index)) is not None]
+
+    def load(self, index: int, view: BackendView) -> RunningLoad:
+        """What runs on the backend of that place."""
+        # Views are immutable and kept until their backend changes, so the same object means the same load.
+        load = self._loads[index]
+        if load is None or load.view is not view:
+            load = self._loads[index] = RunningLoad(view, self.backends[index])
+        return load
+
+    def least_violation(
+        self, request: RequestView, predictions: Sequence[Prediction], *, planned: str | None = None
+    ) -> tuple[Prediction, str]:
+        """See the function of that name."""
+        return least_violation(request, predictions, normal_deviate(self._context.tbt_quantile), planned=planned)
 
     @property
-    def burstiness(self) -> float:
-        """Squared coefficient of variation of the prefill work per second, as `stalls` takes it."""
-        return self._work.burstiness
-
-    def _load(self, view: BackendView, spec: BackendSpec) -> RunningLoad:
-        # Views are immutable and kept until their backend changes, so the same object means the same load.
-        load = self._loads.get(spec.name)
-        if load is None or load.view is not view:
-            load = self._loads[spec.name] = RunningLoad(view, spec)
-        return load
+    def prefill_work(self) -> PrefillWork:
+        """The prefill work sent to the whole fleet."""
+        return self._work
 
     def decision(
         self,
@@ -86,9 +202,15 @@ class Forecast:
         best: Prediction,
         predictions: Sequence[Prediction],
         reason: str,
+        *,
+        cached_tokens: float = 0.0,
     ) -> Decision:
-        """The decision for `best`, with every prediction as a candidate; counts the request as sent there."""
-        prefill_ms, _ = self._specs[best.backend].cost.prefill.cost(request.prompt_tokens)
+        """The decision for `best`, with every prediction as a candidate; counts the request as sent there.
+
+        `cached_tokens` of its prompt are expected in the backend's prefix cache.
+        """
+        prefill = self._specs[best.backend].cost.prefill
+        prefill_ms, _ = prefill.cost(request.prompt_tokens - cached_tokens, after=cached_tokens)
         self._prefill.sent(best.backend, prefill_ms, fleet.now_s)
         self._work.sent(prefill_ms, fleet.now_s)
         return Decision(
@@ -96,17 +218,43 @@ class Forecast:
         )
 
 
-def least_violation(request: RequestView, predictions: Sequence[Prediction]) -> tuple[Prediction, str]:
-    """The least bad of predictions of which none is feasible, and the reason in words.
+def neighbours(backends: Sequence[BackendSpec]) -> list[tuple[int, ...]]:
+    """For each backend, the places in the fleet of those that share a GPU with it."""
+    on_gpu: dict[str, list[int]] = {}
+    for index, spec in enumerate(backends):
+        for gpu in spec.gpus:
+            on_gpu.setdefault(gpu, []).append(index)
+    return [
+        tuple(sorted({other for gpu in spec.gpus for other in on_gpu[gpu]} - {index}))
+        for index, spec in enumerate(backends)
+    ]
+
+
+def least_violation(
+    request: RequestView, predictions: Sequence[Prediction], deviate: float, *, planned: str | None = None
+) -> tuple[Prediction, str]:
+    """The least bad of predictions of which none is feasible, and the reason in words; `deviate` is the quantile's.
 
     With a place free somewhere: where no running request's target breaks, if there is such a place, and then where the
-    request is fastest (one broken promise rather than several). Without: the shortest queue is the least loaded.
+    request itself most likely meets its target (one broken promise rather than several), or is fastest where there is
+    hardly a chance. The `planned` arm is preferred to one that is hardly better. Without a free place: the shortest
+    queue is the least loaded.
     """
     placed = [found for found in predictions if found.fits]
     if not placed:
         best = min(predictions, key=lambda found: found.batch)
         return best, f"no free place, least loaded: {requests_in_words(best.batch - 1)}"
-    best = min(placed, key=lambda found: (not found.keeps_others, found.tbt_ms))
-    if request.tbt_target_ms is None or best.meets_target:
+    target_ms = request.tbt_target_ms
+
+    def badness(found: Prediction) -> tuple[bool, float, float]:
+        missed = 0.0
+        if target_ms is not None:
+            missed = min(_HOPELESS, miss_probability(found.mean_tbt_ms, found.tbt_ms, target_ms, deviate))
+            if found.arm == planned:
+                missed -= _HARDLY_BETTER
+        return not found.keeps_others, missed, found.tbt_ms
+
+    best = min(placed, key=badness)
+    if target_ms is None or best.meets_target:
         return best, f"every place breaks a running target, least violation: {best.tbt_ms:.1f} ms"
-    return best, f"no place within target, least violation: {best.tbt_ms:.1f} of {request.tbt_target_ms:g} ms"
+    return best, f"no place within target, least violation: {best.tbt_ms:.1f} of {target_ms:g} ms"

@@ -1,9 +1,9 @@
-"""Which arms should serve which requests, and how full their backends should be, at least total power.
+"""Which arms should serve which requests, and how full their backends should be, at least energy.
 
 Energy jumps at a backend's first request (the weights are read for it alone) and then grows almost linearly, so judging
 one request at a time finds no good operating point: the marginal request is always cheapest on the arm that is already
-busy, whatever it costs there at the load to come. The plan therefore looks at rates. For demands g (text type, target)
-with r_g tokens/s, prompt p_g and answer o_g, an arm's pool of equal backends holding rates r_g has
+busy, whatever it costs there at the load to come. The plan therefore looks at the whole load. For demands g (text type,
+target) with r_g tokens/s, prompt p_g and answer o_g, an arm's pool of equal backends holding rates r_g has
 
     ā  = Σ r_g / Σ (r_g / a_g)                       tokens per request and step (requests are there as r_g / a_g)
     x(b) = b ā / T(b, c)                             tokens/s while decoding;  c: mean of p_g + o_g / 2
@@ -12,64 +12,29 @@ with r_g tokens/s, prompt p_g and answer o_g, an arm's pool of equal backends ho
 
 b* is the largest batch at which every target is met at the quantile q (z its normal deviate),
 
-    T(b*) / (a_q (1 − ρ)) · (1 + z √v) ≤ target,   v = c² ρ² / (w (1 − ρ)),   w = n T / a
+    T(b*) / (a (1 − ρ)) · (1 + z √(u² + v)) ≤ target,   v = D ρ / (w (1 − ρ)),   w = n T / a
 
-v is the relative variance that prefill stalls add to an answer of n tokens (see `stalls`): short answers on a backend
-that prefills much are what misses targets first. Backends are filled to b* one after the other (the rest idles): a pool
-of rate R runs ⌊R / r(b*)⌋ full backends and a partial one.
+u² is the relative variance between requests, v what prefill stalls add to an answer of n tokens (see `stalls`): short
+answers on a backend that prefills much are what misses targets first. Where s servers share a GPU and work, T is s
+times as long.
 
-The search (`plansearch`) is local, from several starting points: the tests compare it with the exhaustive optimum. What
-a pool cannot hold flows to the demand's next-best arm.
-
-Plans are compared by power · (1 + h log₂(1 + TBT in ms)): halving the TBT is worth about the share h of the power.
+What an assignment of demands to arms costs is told in `planscore`; the search for the best one (`plansearch`) is local,
+from several starting points: the tests compare it with the exhaustive optimum.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 
 from selector.core.acceptance import AcceptanceModel
-from selector.core.plansearch import PlanSearch
+from selector.core.demandmerge import FEW_DEMANDS, DemandMerge
+from selector.core.planscore import Plan, PlanScore, Pool
+from selector.core.plansearch import PlanSearch, finished
 from selector.core.policy import BackendSpec
-from selector.core.poolload import Demand, DemandKey, OperatingPoint, PoolLoad
+from selector.core.poolload import Demand, DemandKey
 
 __all__ = ["Demand", "DemandKey", "Plan", "Planner"]
-
-_FEW_DEMANDS = 4
-_MOST_DEMANDS = 10
-"""Searching takes time: more demands than this are not told apart, however many targets clients ask for."""
-_ALIKE_FRAC = 0.05
-"""Accept lengths closer than this on every arm are one demand to the planner: profiles are no better known."""
-_UNSERVED_J_PER_TOKEN = 1e3
-"""Price of a token that no place is left for: above any real cost, so that serving always wins."""
-_VIOLATION_J_PER_TOKEN = 1e1
-"""Price of a token served outside its target: above any real cost, below not serving."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What the per-request choice follows."""
-
-    arms_of: Mapping[DemandKey, tuple[str, ...]]
-    """Arms by preference: the planned one first, then where its overflow goes."""
-    batch_of: Mapping[str, int]
-    """Requests up to which a backend of the arm is filled before the next one: its planned mean and a deviation."""
-    power_w: float
-    """Power above idle of the whole plan, penalties included."""
-    score: float
-    """What plans are compared by: power with a small price on TBT."""
-    tokens_per_s_of: Mapping[str, float] = field(default_factory=dict)
-    """Planned rate by arm."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Pool:
-    """The equal backends of one arm."""
-
-    spec: BackendSpec
-    backends: int
 
 
 class Planner:
@@ -81,131 +46,107 @@ class Planner:
         acceptance: AcceptanceModel,
         quantile: float,
         *,
-        halved_tbt_frac: float = 0.03,
+        halved_tbt_frac: float = 0.01,
     ) -> None:
-        """`halved_tbt_frac` is h above."""
-        pools: dict[str, _Pool] = {}
-        for spec in backends:
-            known = pools.get(spec.arm)
-            if known is None:
-                pools[spec.arm] = _Pool(spec, 1)
-            else:
-                smaller = min(known.spec, spec, key=lambda each: each.max_running_requests)
-                pools[spec.arm] = _Pool(smaller, known.backends + 1)
-        self._pools = pools
+        """With rates given, plans are compared by power · (1 + h log₂(1 + TBT in ms)), h being `halved_tbt_frac`:
+        halving the TBT is worth about the share h of the power.
+        """
+        self._pools = _pools(backends)
+        self.idle_w = _idle_w(backends)
+        """Of all GPUs of the fleet."""
         self._acceptance = acceptance
         self._quantile = quantile
         self._halved_tbt_frac = halved_tbt_frac
-        self._points: dict[object, OperatingPoint] = {}
-        self._held: dict[object, OperatingPoint] = {}
+        self._merge = DemandMerge(tuple(self._pools), acceptance)
 
     def solve(
         self,
         demands: Sequence[Demand],
         *,
         usable: Mapping[str, int] | None = None,
+        population: float | None = None,
         current: Plan | None = None,
         keep_within_frac: float = 0.0,
     ) -> Plan:
-        """The plan for `demands`. `usable` gives the available backends per arm (default: all).
-
-        With a `current` plan whose score would be within `keep_within_frac` of the best, its assignment is kept: moving
-        traffic costs more than it gains. Demands may be empty. Of many, those that every arm serves alike are planned
-        as one, and the smallest follow the likest of the largest, since the search costs about the square of their
-        number or more.
-        """
-        counts = self._counts(usable)
-        arms = [arm for arm, count in counts.items() if count > 0]
-        if not arms or not demands:
-            return Plan(arms_of={}, batch_of={}, power_w=0.0, score=0.0)
-        few = len(demands) <= _FEW_DEMANDS
-        merged, member_of = (list(demands), {d.key: d.key for d in demands}) if few else self._merged(demands)
-        plan = self._solved(merged, arms, counts, current, keep_within_frac)
-        arms_of = {demand.key: plan.arms_of[member_of[demand.key]] for demand in demands}
-        return replace(plan, arms_of=arms_of)
-
-    def _merged(self, demands: Sequence[Demand]) -> tuple[list[Demand], dict[DemandKey, DemandKey]]:
-        """Demands of one target and nearly equal accept lengths on every arm, added up; and where each went."""
-        merged: dict[DemandKey, Demand] = {}
-        lengths_of: dict[DemandKey, list[float]] = {}
-        member_of: dict[DemandKey, DemandKey] = {}
-        for demand in demands:
-            lengths = [self._acceptance.accept_length(arm, demand.text_type) for arm in self._pools]
-            alike = next(
-                (
-                    key
-                    for key, known in lengths_of.items()
-                    if key[1] == demand.tbt_target_ms and _alike(lengths, known) and _similar(demand, merged[key])
-                ),
-                None,
+        """The plan for `demands`: `solving`, run to its end."""
+        return finished(
+            self.solving(
+                demands, usable=usable, population=population, current=current, keep_within_frac=keep_within_frac
             )
-            if alike is None:
-                merged[demand.key], lengths_of[demand.key], alike = demand, lengths, demand.key
-            else:
-                merged[alike] = _sum(merged[alike], demand)
-            member_of[demand.key] = alike
-        largest, follows = self._largest(list(merged.values()))
-        return largest, {key: follows[member] for key, member in member_of.items()}
+        )
 
-    def _largest(self, demands: Sequence[Demand]) -> tuple[list[Demand], dict[DemandKey, DemandKey]]:
-        """The largest `demands`, each with the smaller ones that are likest it added; and where each went."""
-        order = _by_rate(demands)
-        largest = {demands[index].key: demands[index] for index in order[:_MOST_DEMANDS]}
-        follows = {key: key for key in largest}
-        for index in order[_MOST_DEMANDS:]:
-            follower = demands[index]
-            likest = min(largest, key=lambda key: self._unlikeness(follower, largest[key]))
-            largest[likest] = _sum(largest[likest], follower)
-            follows[follower.key] = likest
-        return list(largest.values()), follows
-
-    def _unlikeness(self, one: Demand, other: Demand) -> float:
-        """How differently two demands are to be served: relative distances of accept lengths and targets, summed up."""
-        length = self._acceptance.accept_length
-        lengths_apart = sum(_apart(length(arm, one.text_type), length(arm, other.text_type)) for arm in self._pools)
-        if one.tbt_target_ms is None or other.tbt_target_ms is None:
-            return lengths_apart + (one.tbt_target_ms != other.tbt_target_ms)
-        return lengths_apart + _apart(one.tbt_target_ms, other.tbt_target_ms)
-
-    def _solved(
+    def solving(
         self,
         demands: Sequence[Demand],
-        arms: Sequence[str],
-        counts: Mapping[str, int],
-        current: Plan | None,
-        keep_within_frac: float,
-    ) -> Plan:
-        self._points, self._held = {}, {}
-        order = _by_rate(demands)
-        ranked = {demand.key: self._ranked(demand, arms) for demand in demands}
-        search: PlanSearch[DemandKey, Plan] = PlanSearch(
-            arms, lambda arm_of: self._evaluate(demands, order, arm_of, ranked, counts)
-        )
-        starts = [{demand.key: arm for demand in demands} for arm in arms]
-        if len(demands) > _FEW_DEMANDS:
-            starts = [min(starts, key=lambda one: search.plan(one).score)]
-        starts.append({demand.key: ranked[demand.key][0] for demand in demands})
-        kept: Plan | None = None
-        if current is not None and all(d.key in current.arms_of and current.arms_of[d.key][0] in arms for d in demands):
-            starts.append({demand.key: current.arms_of[demand.key][0] for demand in demands})
-            kept = search.plan(starts[-1])
-        best = search.best(starts)
-        if kept is not None and kept.score <= best.score * (1.0 + keep_within_frac):
-            return kept
-        return best
+        *,
+        usable: Mapping[str, int] | None = None,
+        population: float | None = None,
+        current: Plan | None = None,
+        keep_within_frac: float = 0.0,
+    ) -> Generator[None, None, Plan]:
+        """Finds the plan for `demands` in small steps, one assignment scored in each.
+
+        `usable` gives the available backends per arm (default: all). With a `population`, that many requests are in
+        the system whatever the plan, and the rates tell only their shares; it is above 0. With a `current` plan whose
+        score would be within `keep_within_frac` of the best, its assignment is kept: moving traffic costs more than it
+        gains. Demands may be empty.
+        """
+        counts = self._counts(usable)
+        if not demands or not any(counts.values()):
+            return Plan(arms_of={}, batch_of={}, power_w=0.0, score=0.0)
+        merged, member_of = self._merge.merged(demands)
+        scored = self._scored(merged, counts, population)
+        plan = yield from self._searched(merged, scored, current, keep_within_frac)
+        return replace(plan, arms_of={demand.key: plan.arms_of[member_of[demand.key]] for demand in demands})
 
     def evaluate(
-        self, demands: Sequence[Demand], arm_of: Mapping[DemandKey, str], *, usable: Mapping[str, int] | None = None
+        self,
+        demands: Sequence[Demand],
+        arm_of: Mapping[DemandKey, str],
+        *,
+        usable: Mapping[str, int] | None = None,
+        population: float | None = None,
     ) -> Plan:
         """The plan that gives each demand the usable arm that `arm_of` names: one of those that `solve` chooses from.
 
         What the arm cannot hold overflows to others. Raises `KeyError` for a demand that `arm_of` does not name.
         """
-        counts = self._counts(usable)
-        arms = [arm for arm, count in counts.items() if count > 0]
-        self._points, self._held = {}, {}
-        ranked = {demand.key: self._ranked(demand, arms) for demand in demands}
-        return self._evaluate(demands, _by_rate(demands), arm_of, ranked, counts)
+        return self._scored(demands, self._counts(usable), population).plan(arm_of)
+
+    def _scored(self, demands: Sequence[Demand], counts: Mapping[str, int], population: float | None) -> PlanScore:
+        return PlanScore(
+            self._pools,
+            counts,
+            demands,
+            self._acceptance,
+            self._quantile,
+            idle_w=self.idle_w,
+            population=population,
+            halved_tbt_frac=self._halved_tbt_frac,
+        )
+
+    @staticmethod
+    def _searched(
+        demands: Sequence[Demand], scored: PlanScore, current: Plan | None, keep_within_frac: float
+    ) -> Generator[None, None, Plan]:
+        arms = scored.arms
+        search: PlanSearch[DemandKey, Plan] = PlanSearch(arms, scored.plan)
+        starts = [{demand.key: arm for demand in demands} for arm in arms]
+        if len(demands) > FEW_DEMANDS:
+            scores = []
+            for start in starts:
+                plan = yield from search.plan(start)
+                scores.append(plan.score)
+            starts = [starts[scores.index(min(scores))]]
+        starts.append({demand.key: scored.ranked[demand.key][0] for demand in demands})
+        kept: Plan | None = None
+        if current is not None and all(d.key in current.arms_of and current.arms_of[d.key][0] in arms for d in demands):
+            starts.append({demand.key: current.arms_of[demand.key][0] for demand in demands})
+            kept = yield from search.plan(starts[-1])
+        best = yield from search.best(starts)
+        if kept is not None and kept.score <= best.score * (1.0 + keep_within_frac):
+            return kept
+        return best
 
     def _counts(self, usable: Mapping[str, int] | None) -> dict[str, int]:
         """Backends by arm that may be planned with."""
@@ -214,160 +155,25 @@ class Planner:
             return counts
         return {arm: min(count, usable.get(arm, 0)) for arm, count in counts.items()}
 
-    def _ranked(self, demand: Demand, arms: Sequence[str]) -> tuple[str, ...]:
-        """Arms by the power that a full backend needs per token of this demand alone."""
 
-        def price(arm: str) -> float:
-            full = self._full(arm, [(demand, demand.tokens_per_s)])
-            return full.power_w / full.tokens_per_s + (0.0 if full.within_targets else _VIOLATION_J_PER_TOKEN)
-
-        return tuple(sorted(arms, key=price))
-
-    def _evaluate(
-        self,
-        demands: Sequence[Demand],
-        order: Sequence[int],
-        choice: Mapping[DemandKey, str],
-        ranked: Mapping[DemandKey, tuple[str, ...]],
-        counts: Mapping[str, int],
-    ) -> Plan:
-        held: dict[str, list[tuple[Demand, float]]] = {}
-        arms_of: dict[DemandKey, tuple[str, ...]] = {}
-        unserved = 0.0
-        for index in order:
-            demand = demands[index]
-            chosen = choice[demand.key]
-            preference = (chosen, *(arm for arm in ranked[demand.key] if arm != chosen))
-            arms_of[demand.key] = preference
-            rest = demand.tokens_per_s
-            for arm in preference:
-                if rest <= 0.0:
-                    break
-                there = held.get(arm, [])
-                full = self._full(arm, [*there, (demand, rest)])
-                room = counts.get(arm, 0) * full.tokens_per_s - sum(rate for _, rate in there)
-                taken = min(rest, room)
-                if taken > 1e-9:
-                    held[arm] = [*there, (demand, taken)]
-                    rest -= taken
-            unserved += max(0.0, rest)
-        power_w = unserved * _UNSERVED_J_PER_TOKEN
-        tbt_tokens = served = 0.0
-        batch_of: dict[str, int] = {}
-        rates: dict[str, float] = {}
-        for arm, mix in held.items():
-            pool = self._holding(arm, mix)
-            power_w += pool.power_w
-            tbt_tokens += pool.tokens_per_s * pool.tbt_ms
-            served += pool.tokens_per_s
-            # Planned batches are means: what comes on top by chance belongs there too.
-            limit = self._pools[arm].spec.max_running_requests
-            batch_of[arm] = min(limit, math.ceil(pool.batch + math.sqrt(pool.batch)))
-            rates[arm] = pool.tokens_per_s
-        score = power_w
-        if served > 0.0:
-            score *= 1.0 + self._halved_tbt_frac * math.log2(1.0 + tbt_tokens / served)
-        return Plan(arms_of=arms_of, batch_of=batch_of, power_w=power_w, score=score, tokens_per_s_of=rates)
-
-    def _holding(self, arm: str, mix: Sequence[tuple[Demand, float]]) -> OperatingPoint:
-        """The whole pool of an arm holding `mix`; its batch is that of a full backend."""
-        key = _mix_key(arm, mix)
-        found = self._held.get(key)
-        if found is None:
-            full = self._full(arm, mix)
-            rate = sum(tokens for _, tokens in mix)
-            whole = int(rate / full.tokens_per_s + 1e-9)
-            partial = self._partial(arm, mix, rate - whole * full.tokens_per_s, full)
-            power_w = whole * full.power_w + partial.power_w
-            if not full.within_targets:
-                power_w += rate * _VIOLATION_J_PER_TOKEN
-            tbt_tokens = whole * full.tokens_per_s * full.tbt_ms + partial.tokens_per_s * partial.tbt_ms
-            found = OperatingPoint(full.batch, rate, power_w, tbt_tokens / rate, full.within_targets)
-            self._held[key] = found
-        return found
-
-    def _full(self, arm: str, mix: Sequence[tuple[Demand, float]]) -> OperatingPoint:
-        """A backend of the arm holding `mix` at the largest batch within every target.
-
-        Where not even batch 1 is, at batch 1 for a part of its time (see `PoolLoad.fractional_point`).
-        """
-        key = _mix_key(arm, mix)
-        found = self._points.get(key)
-        if found is not None:
-            return found
-        load = PoolLoad(self._pools[arm].spec, mix, self._acceptance, self._quantile)
-        low, high = 0, load.largest_batch
-        while low < high:
-            middle = (low + high + 1) // 2
-            if load.within_targets(middle):
-                low = middle
-            else:
-                high = middle - 1
-        point = load.point(low) if low >= 1 else load.fractional_point()
-        self._points[key] = point
-        return point
-
-    def _partial(
-        self, arm: str, mix: Sequence[tuple[Demand, float]], rate: float, full: OperatingPoint
-    ) -> OperatingPoint:
-        """The one backend that is not full, averaged over how its batch comes and goes.
-
-        Requests that share a server whose total rate r(k) depends on their number k alone are there with probability
-        π_k ∝ Π_{j ≤ k} R / r(j), whatever the distribution of their lengths (Kelly, Reversibility and Stochastic
-        Networks, 1979, section 3.3). Power is not linear in k, so its mean is not its value at the mean.
-        """
-        if rate <= 1e-9:
-            return OperatingPoint(0.0, 0.0, 0.0, 0.0, True)
-        load = PoolLoad(self._pools[arm].spec, mix, self._acceptance, self._quantile)
-        weight = total = 1.0
-        batch = power_w = tokens = tbt_tokens = 0.0
-        for k in range(1, max(1, math.ceil(full.batch)) + 1):
-            point = load.point(k)
-            weight *= rate / point.tokens_per_s
-            total += weight
-            batch += weight * k
-            power_w += weight * point.power_w
-            tokens += weight * point.tokens_per_s
-            tbt_tokens += weight * point.tokens_per_s * point.tbt_ms
-            if rate < point.tokens_per_s and weight < 1e-4 * total:
-                break
-        # What a full batch turns away is served beyond the plan, at about this backend's price.
-        served = rate / (tokens / total)
-        return OperatingPoint(batch / total, rate, served * power_w / total, tbt_tokens / tokens, full.within_targets)
+def _pools(backends: Sequence[BackendSpec]) -> dict[str, Pool]:
+    """Backends by arm, each with the arms that it shares GPUs with."""
+    on_gpu: dict[str, set[str]] = {}
+    for spec in backends:
+        for gpu in spec.gpus:
+            on_gpu.setdefault(gpu, set()).add(spec.arm)
+    by_arm: dict[str, list[BackendSpec]] = {}
+    for spec in backends:
+        by_arm.setdefault(spec.arm, []).append(spec)
+    pools = {}
+    for arm, specs in by_arm.items():
+        sharing = {other for spec in specs for gpu in spec.gpus for other in on_gpu[gpu]} - {arm}
+        smallest = min(specs, key=lambda spec: spec.max_running_requests)
+        pools[arm] = Pool(smallest, len(specs), tuple(sorted(sharing)))
+    return pools
 
 
-def _by_rate(demands: Sequence[Demand]) -> list[int]:
-    """Indices of the demands, those of the most tokens per second first: the order in which they get their places."""
-    return sorted(range(len(demands)), key=lambda i: -demands[i].tokens_per_s)
-
-
-def _mix_key(arm: str, mix: Sequence[tuple[Demand, float]]) -> object:
-    return arm, tuple([(demand.key, round(rate, 3)) for demand, rate in mix])
-
-
-def _apart(one: float, other: float) -> float:
-    """Relative distance, in [0, 1]."""
-    return abs(one - other) / max(one, other)
-
-
-def _alike(lengths: Sequence[float], others: Sequence[float]) -> bool:
-    return all(abs(one - other) <= _ALIKE_FRAC * other for one, other in zip(lengths, others, strict=True))
-
-
-def _similar(one: Demand, other: Demand) -> bool:
-    """Prompts and answers of the same order: a mean of the two stands for both."""
-    return (
-        0.5 <= one.prompt_tokens / other.prompt_tokens <= 2.0 and 0.5 <= one.output_tokens / other.output_tokens <= 2.0
-    )
-
-
-def _sum(one: Demand, other: Demand) -> Demand:
-    """Both demands as one: rates add up, lengths are the means per request."""
-    requests_per_s = one.requests_per_s + other.requests_per_s
-    share = other.requests_per_s / requests_per_s
-    return replace(
-        one,
-        requests_per_s=requests_per_s,
-        prompt_tokens=one.prompt_tokens + share * (other.prompt_tokens - one.prompt_tokens),
-        output_tokens=one.output_tokens + share * (other.output_tokens - one.output_tokens),
-    )
+def _idle_w(backends: Sequence[BackendSpec]) -> float:
+    """Idle power of all distinct GPUs."""
+    watts = {gpu: spec.cost.idle.watts(1) for spec in backends for gpu in spec.gpus}
+    return sum(watts.values())

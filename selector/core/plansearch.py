@@ -2,12 +2,13 @@
 
 From each starting point it moves one demand at a time to another arm until nothing gets better. From the best of what
 that finds it moves whole pools (everything that one arm serves, or all but one): demands that share a backend pay only
-if they move together. Every assignment is scored once.
+if they move together. Every assignment is scored once. A search is a generator that yields after each assignment it
+scored, so that whoever runs it can do so a little at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Generic, Protocol, TypeVar
 
@@ -26,6 +27,17 @@ class Scored(Protocol):
 
 Key = TypeVar("Key", bound=Hashable)
 Plan = TypeVar("Plan", bound=Scored)
+Result = TypeVar("Result")
+
+
+def finished(search: Generator[None, None, Result]) -> Result:
+    """Runs a search to its end."""
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
 
 class PlanSearch(Generic[Key, Plan]):
@@ -36,35 +48,47 @@ class PlanSearch(Generic[Key, Plan]):
         self._evaluate = evaluate
         self._plans: dict[tuple[str, ...], Plan] = {}
 
-    def plan(self, arm_of: Mapping[Key, str]) -> Plan:
+    def plan(self, arm_of: Mapping[Key, str]) -> Generator[None, None, Plan]:
         """The plan of an assignment."""
         chosen = tuple(arm_of.values())
         plan = self._plans.get(chosen)
         if plan is None:
             plan = self._plans[chosen] = self._evaluate(arm_of)
+            yield
         return plan
 
-    def best(self, starts: Sequence[Mapping[Key, str]]) -> Plan:
+    def best(self, starts: Sequence[Mapping[Key, str]]) -> Generator[None, None, Plan]:
         """The best plan found from `starts`, at least one."""
-        arm_of = min(map(self._descended, starts), key=lambda found: self.plan(found).score)
-        while True:
-            moved = next((moved for moved in self._pool_moves(arm_of) if self._better(moved, arm_of)), None)
-            if moved is None:
-                return self.plan(arm_of)
-            arm_of = self._descended(moved)
+        arm_of = yield from self._descended(starts[0])
+        for start in starts[1:]:
+            found = yield from self._descended(start)
+            if (yield from self._better(found, arm_of)):
+                arm_of = found
+        moving = True
+        while moving:
+            moving = False
+            for moved in self._pool_moves(arm_of):
+                if (yield from self._better(moved, arm_of)):
+                    arm_of, moving = (yield from self._descended(moved)), True
+                    break
+        return (yield from self.plan(arm_of))
 
-    def _better(self, one: Mapping[Key, str], other: Mapping[Key, str]) -> bool:
-        return self.plan(one).score < self.plan(other).score * _CLEARLY
+    def _better(self, one: Mapping[Key, str], other: Mapping[Key, str]) -> Generator[None, None, bool]:
+        first = yield from self.plan(one)
+        second = yield from self.plan(other)
+        return first.score < second.score * _CLEARLY
 
-    def _descended(self, arm_of: Mapping[Key, str]) -> Mapping[Key, str]:
+    def _descended(self, arm_of: Mapping[Key, str]) -> Generator[None, None, Mapping[Key, str]]:
         """The assignment after moving single demands for as long as that makes it better."""
         improved = True
         while improved:
             improved = False
             for key in arm_of:
                 for arm in self._arms:
+                    if arm == arm_of[key]:
+                        continue
                     moved = {**arm_of, key: arm}
-                    if self._better(moved, arm_of):
+                    if (yield from self._better(moved, arm_of)):
                         arm_of, improved = moved, True
         return arm_of
 

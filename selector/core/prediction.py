@@ -2,12 +2,13 @@
 
 With b requests on the backend, n of them ours in groups g of one text type and target, and the new request x:
 
-    feasible for x      T(b + 1, c') · s / (a_q(x) · (1 − ρ)) ≤ target(x)      a_q: accept length at the quantile q
-    keeps the others    T(b + 1, c') · s / (a_q(g) · (1 − ρ)) ≤ target(g)      for every g with a target
+    feasible for x      T(b + 1, c') · s(x) / (a(x) · (1 − ρ)) ≤ target(x)      a: mean accept length
+    keeps the others    T(b + 1, c') · s(g) / (a(g) · (1 − ρ)) ≤ target(g)      for every g with a target
     marginal energy     [A(b + 1, c') − A(b, c)] / a(x)                        joules per accepted token of x
 
-ρ is the share of time the backend spends on prefill instead of decode, s the factor by which bursts of prefill delay a
-request beyond that share (`stalls`).
+ρ is the share of time the backend spends on prefill instead of decode, s the factor by which a request at the quantile
+q is slower than the mean, for its accept length and for bursts of prefill (`stalls`). Servers that share a GPU take
+turns: with k of them busy, T is k times as long.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.policy import BackendSpec
-from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, stall_factor
+from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, slow_factor, with_burst
 from selector.core.types import BackendView, Candidate, RequestView
 
 _FAULTS = ("no free place", "misses its target", "breaks a running target")
@@ -34,11 +35,10 @@ class Prediction(NamedTuple):
     accept_length: float
     tbt_ms: float
     """TBT of the request at the quantile."""
+    mean_tbt_ms: float
     marginal_j_per_accepted_token: float
-    tokens_per_s: float
-    """Accepted tokens per second of the whole backend, the request included, at mean accept lengths."""
-    marginal_tokens_per_s: float
-    """By how much the request raises `tokens_per_s`; below zero where it slows the others by more than it gets."""
+    pace_ms: float
+    """Time of a step with the pauses for prefill."""
     meets_target: bool
     keeps_others: bool
     fits: bool
@@ -82,7 +82,7 @@ class AcceptLengths:
         self._quantile = quantile
         self.deviate = normal_deviate(quantile)
         self._of_request: dict[str, tuple[float, float]] = {}
-        self._of_running: dict[tuple[str, str], float] = {}
+        self._of_running: dict[tuple[str, str], tuple[float, float]] = {}
         self._samples: dict[str, float] = {}
         self.means = acceptance.mean_accept_lengths
         """Arm → mean accept length of running requests by text type."""
@@ -101,24 +101,33 @@ class AcceptLengths:
             found = self._samples[arm] = self._acceptance.samples_behind(arm, self._request)
         return found
 
-    def slow_of_running(self, arm: str, text_type: str) -> float:
-        """The slow one of a running request of `text_type` on `arm`."""
+    def of_running(self, arm: str, text_type: str) -> tuple[float, float]:
+        """(mean, slow) of a running request of `text_type` on `arm`."""
         found = self._of_running.get((arm, text_type))
         if found is None:
-            found = self._of_running[arm, text_type] = self._acceptance.slow_accept_length(
+            found = self._of_running[arm, text_type] = self._acceptance.accept_lengths(
                 arm, text_type, None, self._request.expected_output_tokens, self._quantile
             )
         return found
 
 
+class Bursts(NamedTuple):
+    """D and x of `stalls`, of the prefill work of the whole fleet."""
+
+    dispersion_s: float = 0.0
+    excess_s: float = 0.0
+
+
+NO_BURSTS = Bursts()
+
+
 class RunningLoad:
     """What the requests on a backend cost and want, worked out once per view."""
 
-    __slots__ = ("idle_j_per_ms", "known", "requests_of", "step_j", "step_ms", "tightest_ms", "view")
+    __slots__ = ("known", "requests_of", "step_j", "step_ms", "tightest_ms", "view")
 
     def __init__(self, view: BackendView, spec: BackendSpec) -> None:
         self.view = view
-        self.idle_j_per_ms = spec.cost.idle.watts(1) / 1e3
         self.step_ms, self.step_j = 0.0, 0.0
         if view.batch:
             self.step_ms, self.step_j = spec.cost.step.step(view.batch, view.mean_context_tokens)
@@ -143,11 +152,16 @@ def predict(
     *,
     quantile: float,
     prefill_frac: float = 0.0,
-    burstiness: float = 0.0,
+    bursts: Bursts = NO_BURSTS,
+    turns: int = 1,
 ) -> Prediction:
-    """Predicts `request` on one backend. `prefill_frac` is ρ above, in [0, 1); `burstiness` the c² of `stalls`."""
+    """Predicts `request` on one backend.
+
+    `prefill_frac` is ρ above, in [0, 1); `turns` how many servers of its GPU are busy
+    with the request there.
+    """
     lengths = AcceptLengths(request, acceptance, quantile)
-    return predict_with(request, RunningLoad(view, spec), spec, lengths, prefill_frac, burstiness)
+    return predict_with(request, RunningLoad(view, spec), spec, lengths, prefill_frac, bursts, turns)
 
 
 def predict_with(
@@ -156,35 +170,32 @@ def predict_with(
     spec: BackendSpec,
     lengths: AcceptLengths,
     prefill_frac: float,
-    burstiness: float,
+    bursts: Bursts,
+    turns: int = 1,
 ) -> Prediction:
     """`predict` from what is known of the backend's view already, and accept lengths shared by all backends."""
     view, arm = load.view, spec.arm
-    before = view.batch
-    batch = before + 1
-    kv_after = view.kv_tokens + request.prompt_tokens + 0.5 * request.expected_output_tokens
-    step_ms, step_j = spec.cost.step.step(batch, kv_after / batch)
-    marginal_j = step_j - load.step_j - load.idle_j_per_ms * (step_ms - load.step_ms)
+    batch = view.batch + 1
+    output_tokens = request.expected_output_tokens
+    kv_after = view.kv_tokens + request.prompt_tokens + 0.5 * output_tokens
+    cost = spec.cost
+    step_ms, step_j = cost.step.step(batch, kv_after / batch)
+    marginal_j = step_j - load.step_j - 1e-3 * cost.idle.served_w * (step_ms - load.step_ms)
     accept, slow = lengths.of_request(arm)
-    decode_frac = 1.0 - prefill_frac
-    pace_ms = step_ms / decode_frac
-    decode_s = SHORT_ANSWER_FRAC * request.expected_output_tokens * step_ms / (1e3 * accept)
-    stalled_ms = pace_ms * stall_factor(lengths.deviate, burstiness, prefill_frac, decode_s)
-    keeps_others = True
-    for text_type, target_ms in load.tightest_ms:
-        # A step gives at least one token, so a step within the target needs no further look.
-        if stalled_ms > target_ms and stalled_ms / lengths.slow_of_running(arm, text_type) > target_ms:
-            keeps_others = False
-            break
-    # Foreign requests, of which nothing is known, are taken to accept like the new one.
-    tokens_before = (before - load.known) * accept
-    means = lengths.means(arm)
-    for text_type, requests in load.requests_of:
-        tokens_before += requests * means[text_type]
-    tokens_per_s = 1e3 * (tokens_before + accept) / pace_ms
-    tokens_per_s_before = 1e3 * tokens_before * decode_frac / load.step_ms if before else 0.0
-    tbt_ms = stalled_ms / slow
-    meets_target = request.tbt_target_ms is None or tbt_ms <= request.tbt_target_ms
+    step_ms *= turns
+    pace_ms = step_ms / (1.0 - prefill_frac)
+    mean_tbt_ms = pace_ms / accept
+    short_tokens = SHORT_ANSWER_FRAC * output_tokens
+    dispersion_s, excess_s = bursts
+    work_s = short_tokens * step_ms / (1e3 * accept)
+    factor = slow_factor(lengths.deviate, 1.0 - slow / accept, dispersion_s, prefill_frac, work_s)
+    burst_ms = 1e3 * prefill_frac * excess_s / short_tokens
+    mean_tbt_ms, tbt_ms = with_burst(mean_tbt_ms, factor, burst_ms, lengths.deviate)
+    target_ms = request.tbt_target_ms
+    meets_target = target_ms is None or tbt_ms <= target_ms
+    keeps_others = not load.tightest_ms or keeps_targets(
+        load, arm, lengths, step_ms, prefill_frac, bursts, output_tokens
+    )
     fits = batch <= view.max_running_requests and kv_after <= view.max_kv_tokens
     return Prediction(
         spec.name,
@@ -192,12 +203,56 @@ def predict_with(
         batch,
         accept,
         tbt_ms,
+        mean_tbt_ms,
         marginal_j / accept,
-        tokens_per_s,
-        tokens_per_s - tokens_per_s_before,
+        pace_ms,
         meets_target,
         keeps_others,
         fits,
         meets_target and keeps_others and fits,
         lengths.samples_of_request(arm),
     )
+
+
+def keeps_targets(
+    load: RunningLoad,
+    arm: str,
+    lengths: AcceptLengths,
+    step_ms: float,
+    prefill_frac: float,
+    bursts: Bursts,
+    output_tokens: float,
+) -> bool:
+    """Whether the requests that run on a backend meet their targets at steps of `step_ms`.
+
+    They are taken to be as long as `output_tokens`.
+    """
+    pace_ms = step_ms / (1.0 - prefill_frac)
+    short_tokens = SHORT_ANSWER_FRAC * output_tokens
+    burst_ms = 1e3 * prefill_frac * bursts.excess_s / short_tokens
+    for text_type, target_ms in load.tightest_ms:
+        # Twice as slow as the mean, at one token a step, and still within the target: no need for a further look.
+        if 2.0 * (pace_ms + burst_ms) <= target_ms:
+            continue
+        mean, slow = lengths.of_running(arm, text_type)
+        work_s = short_tokens * step_ms / (1e3 * mean)
+        factor = slow_factor(lengths.deviate, 1.0 - slow / mean, bursts.dispersion_s, prefill_frac, work_s)
+        if with_burst(pace_ms / mean, factor, burst_ms, lengths.deviate)[1] > target_ms:
+            return False
+    return True
+
+
+def goodput(load: RunningLoad, lengths: AcceptLengths, found: Prediction, prefill_frac: float) -> tuple[float, float]:
+    """(accepted tokens per second of the backend with the request, by how much the request raises them).
+
+    At mean accept lengths; the second is below zero where the request slows the others by more than it gets.
+    """
+    # Foreign requests, of which nothing is known, are taken to accept like the new one.
+    before = load.view.batch
+    tokens = (before - load.known) * found.accept_length
+    means = lengths.means(found.arm)
+    for text_type, requests in load.requests_of:
+        tokens += requests * means[text_type]
+    after_per_s = 1e3 * (tokens + found.accept_length) / found.pace_ms
+    before_per_s = 1e3 * tokens * (1.0 - prefill_frac) / load.step_ms if before else 0.0
+    return after_per_s, after_per_s - before_per_s

@@ -20,7 +20,7 @@ the same beat.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from hashlib import blake2b
 
 from selector.core.policy import BackendSpec, PolicyContext
@@ -63,7 +63,7 @@ class Prober:
         """Arm → probes sent since it last taught anything, and how much it had taught by then."""
 
     def instead(
-        self, request: RequestView, predictions: Sequence[Prediction], chosen: Prediction, now_s: float
+        self, request: RequestView, predictions: Iterable[Prediction], chosen: Prediction, now_s: float
     ) -> Prediction | None:
         """The place to probe with this request in place of `chosen`, or `None`. Every decision has to be told."""
         self.decisions += 1
@@ -81,7 +81,7 @@ class Prober:
         return probe
 
     def _probe(
-        self, request: RequestView, predictions: Sequence[Prediction], chosen: Prediction, count: int, now_s: float
+        self, request: RequestView, predictions: Iterable[Prediction], chosen: Prediction, count: int, now_s: float
     ) -> Prediction | None:
         credit = self._requests_frac * self.decisions - self.probes
         if credit < 1.0:
@@ -110,7 +110,7 @@ class Prober:
         return blake2b(key, digest_size=1).digest()[0] % _BEGINS_ONE_IN == 0
 
     def _left(
-        self, request: RequestView, predictions: Sequence[Prediction], chosen: Prediction, count: int
+        self, request: RequestView, predictions: Iterable[Prediction], chosen: Prediction, count: int
     ) -> Prediction | None:
         """The best place of the arm that has been left for longest, of those that might be worth it."""
         now_j = self._j_per_token(chosen, chosen.accept_length, request, chosen)

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from selector.core.planner import Demand, Plan, Planner
+from selector.core.poolload import PoolLoad
 from tests.fleets import ARMS, acceptance_model, specs_of
 
 QUANTILE = 0.9
@@ -98,7 +99,10 @@ def test_what_one_pool_cannot_hold_flows_to_the_next() -> None:
 
 def test_bursts_of_prefill_leave_less_room_under_a_target() -> None:
     calm = demand("romansh", 20.0, target_ms=12.0)
-    bursts = [planner("none", "none").solve([replace(calm, burstiness=c2)]).batch_of["none"] for c2 in (0.0, 0.3, 3.0)]
+    bursts = [
+        planner("none", "none").solve([replace(calm, prefill_dispersion_s=spread_s)]).batch_of["none"]
+        for spread_s in (0.0, 0.05, 0.5)
+    ]
     assert bursts[0] > bursts[1] > bursts[2] >= 1
 
 
@@ -158,3 +162,89 @@ def test_a_plan_is_kept_unless_another_is_clearly_better() -> None:
     forced = Plan(arms_of={("code", None): (other,)}, batch_of={}, power_w=0.0, score=0.0)
     assert solver.solve(demands, current=forced, keep_within_frac=10.0).arms_of["code", None][0] == other
     assert solver.solve(demands, current=forced, keep_within_frac=0.0).score == best.score
+
+
+# ---- a population that waits for its answers
+
+
+def exhaustive_joules(solver: Planner, demands: list[Demand], population: float) -> float:
+    keys = [each.key for each in demands]
+    return min(
+        solver.evaluate(demands, dict(zip(keys, choice, strict=True)), population=population).score
+        for choice in product(ARMS, repeat=len(demands))
+    )
+
+
+@given(demand_rows(12.0, 1), st.sampled_from([1.0, 4.0, 16.0, 60.0, 120.0]))
+@settings(max_examples=15)
+def test_with_a_population_too_the_search_is_near_the_exhaustive_optimum(
+    rows: list[tuple[str, float, float | None]], population: float
+) -> None:
+    demands = [demand(text, rate, target_ms=target) for text, rate, target in rows]
+    solver = planner(*ARMS, *ARMS)
+    found = solver.solve(demands, population=population).score
+    assert found <= exhaustive_joules(solver, demands, population) * 1.03
+
+
+@pytest.mark.parametrize("population", [1.0, 5.0, 30.0, 100.0, 200.0])
+def test_the_backends_that_share_hold_the_population(population: float) -> None:
+    """Batch times backends, by Little's law from the planned rate: as many as are there."""
+    plan = planner("none", "none", "none", "none").solve([demand("romansh", 3.0)], population=population)
+    backends = plan.backends_of["none"]
+    load = PoolLoad(specs_of("none")[0], [(demand("romansh", 3.0), 1.0)], acceptance_model(), QUANTILE)
+    at_batch = load.point(population / backends)
+    assert plan.tokens_per_s_of["none"] == pytest.approx(backends * at_batch.tokens_per_s, rel=0.02)
+    assert plan.batch_of["none"] >= population / backends
+
+
+def test_the_score_is_joules_per_token_with_the_idle_power_of_the_fleet() -> None:
+    solver = planner("none", "none", "none")
+    plan = solver.solve([demand("code", 1.0)], population=20.0)
+    assert solver.idle_w == 3 * 95.0
+    joules = (plan.power_w + solver.idle_w) / plan.tokens_per_s_of["none"]
+    assert plan.score == pytest.approx(joules)
+
+
+def test_idle_gpus_make_sharing_pay_where_clients_wait() -> None:
+    """One full backend needs least power for its rate; while its clients wait, the other GPUs idle all the longer."""
+    small, large = (
+        planner(*["dspark-8"] * gpus).solve([demand("code", 1.0)], population=48.0).backends_of["dspark-8"]
+        for gpus in (2, 16)
+    )
+    assert small < large
+
+
+def test_rates_tell_only_shares_where_a_population_is_given() -> None:
+    once, tenfold = (
+        planner().solve([demand("code", scale), demand("romansh", scale)], population=16.0) for scale in (1.0, 10.0)
+    )
+    assert once.arms_of == tenfold.arms_of
+    assert once.score == pytest.approx(tenfold.score, rel=1e-3)
+
+
+def test_a_population_beyond_the_places_fills_them() -> None:
+    plan = planner("none", "eagle3-k1").solve([demand("romansh", 1.0)], population=500.0)
+    assert plan.backends_of == {"none": 1, "eagle3-k1": 1}
+    assert min(plan.batch_of.values()) == 64
+
+
+def test_an_impossible_target_is_said_to_be_missed_with_a_population_too() -> None:
+    plan = planner().solve([demand("romansh", 1.0, target_ms=0.5)], population=8.0)
+    assert not plan.within_targets
+    assert planner().solve([demand("romansh", 1.0, target_ms=50.0)], population=8.0).within_targets
+
+
+# ---- shared GPUs
+
+
+def test_arms_of_one_gpu_take_turns_in_the_plan() -> None:
+    """Alone on its GPU each could be used beside the other; together they slow each other below the target."""
+    apart = specs_of("none", "dspark-8")
+    together = [replace(spec, gpus=("g",)) for spec in apart]
+    demands = [demand("romansh", 4.0, target_ms=11.0), demand("code", 4.0, target_ms=11.0)]
+    split = {demands[0].key: "none", demands[1].key: "dspark-8"}
+    free, shared = (
+        Planner(specs, acceptance_model(), QUANTILE).evaluate(demands, split) for specs in (apart, together)
+    )
+    assert shared.batch_of["none"] < free.batch_of["none"]
+    assert Planner(together, acceptance_model(), QUANTILE).idle_w == 95.0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selector.core.plansearch import PlanSearch
+from selector.core.plansearch import PlanSearch, finished
 
 ARMS = ("a", "b", "c")
 
@@ -32,7 +32,8 @@ def searched(price: Price, *starts: str) -> tuple[float, list[str]]:
         return Scored(price(arm_of))
 
     search: PlanSearch[str, Scored] = PlanSearch(ARMS, evaluate)
-    return search.best([{str(key): arm for key, arm in enumerate(start)} for start in starts]).score, asked
+    starting = [{str(key): arm for key, arm in enumerate(start)} for start in starts]
+    return finished(search.best(starting)).score, asked
 
 
 def apart_from(wanted: str) -> Price:

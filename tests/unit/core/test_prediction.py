@@ -8,8 +8,8 @@ from statistics import NormalDist
 import pytest
 
 from selector.core.acceptance import step_variance
-from selector.core.prediction import Prediction, predict
-from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, stall_factor
+from selector.core.prediction import AcceptLengths, Bursts, Prediction, RunningLoad, goodput, predict
+from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, slow_factor
 from selector.core.types import TEXT_TYPES, BackendView, LoadGroup, RequestView
 from tests.fleets import acceptance_model, arm_cost, backend_spec, backend_view, request_view
 
@@ -44,8 +44,9 @@ def test_the_tbt_at_the_median_is_step_time_over_accept_length() -> None:
 def test_a_higher_quantile_is_slower_by_the_spread_of_requests_and_steps() -> None:
     request = request_view(prompt_tokens=575, expected_output_tokens=250.0)
     variance = 0.1**2 + step_variance(4.5, 8) / (4.5 * 250.0)
-    slow = 4.5 * (1.0 - NormalDist().inv_cdf(0.9) * variance**0.5)
-    assert predicted(request).tbt_ms == pytest.approx(7.1 / slow, rel=1e-3)
+    factor = 1.0 + NormalDist().inv_cdf(0.9) * variance**0.5
+    assert predicted(request).tbt_ms == pytest.approx(7.1 / 4.5 * factor, rel=1e-3)
+    assert predicted(request).mean_tbt_ms == pytest.approx(7.1 / 4.5)
     assert predicted(request, quantile=0.99).tbt_ms > predicted(request).tbt_ms
 
 
@@ -69,31 +70,55 @@ def test_the_marginal_energy_is_active_energy_after_less_before_per_token() -> N
 def test_prefill_stretches_time_and_leaves_energy() -> None:
     plain, stalled = predicted(request_view()), predicted(request_view(), prefill_frac=0.25)
     assert stalled.tbt_ms == pytest.approx(plain.tbt_ms / 0.75)
-    assert stalled.tokens_per_s == pytest.approx(plain.tokens_per_s * 0.75)
+    assert stalled.pace_ms == pytest.approx(plain.pace_ms / 0.75)
     assert stalled.marginal_j_per_accepted_token == plain.marginal_j_per_accepted_token
 
 
 def test_bursts_of_prefill_delay_beyond_its_share() -> None:
     request = request_view(prompt_tokens=575, expected_output_tokens=250.0)
     steady = predicted(request, prefill_frac=0.25)
-    bursty = predict(request, backend_view(SPEC), SPEC, ACCEPTANCE, quantile=0.9, prefill_frac=0.25, burstiness=2.0)
+    bursty = predict(request, backend_view(SPEC), SPEC, ACCEPTANCE, quantile=0.9, prefill_frac=0.25, bursts=Bursts(0.1))
     decode_s = SHORT_ANSWER_FRAC * 250.0 / 4.5 * 7.1e-3
-    assert bursty.tbt_ms == pytest.approx(steady.tbt_ms * stall_factor(normal_deviate(0.9), 2.0, 0.25, decode_s))
+    mean, slow = ACCEPTANCE.accept_lengths("dspark-8", "code", None, 250.0, 0.9)
+    factor = slow_factor(normal_deviate(0.9), 1.0 - slow / mean, 0.1, 0.25, decode_s)
+    assert bursty.tbt_ms == pytest.approx(steady.mean_tbt_ms * factor)
     assert bursty.tbt_ms > 1.1 * steady.tbt_ms
-    assert bursty.tokens_per_s == steady.tokens_per_s
+    assert bursty.pace_ms == steady.pace_ms
 
 
-def test_tokens_per_s_counts_each_request_at_its_own_accept_length() -> None:
+def test_the_rest_of_a_burst_is_prefilled_before_the_next_token() -> None:
+    """Between nothing and 0.25 · 2 s of prefill more within a short answer of 250 / 3 tokens."""
+    request = request_view(prompt_tokens=575, expected_output_tokens=250.0)
+    calm = predicted(request, prefill_frac=0.25)
+    bursty = predict(
+        request, backend_view(SPEC), SPEC, ACCEPTANCE, quantile=0.9, prefill_frac=0.25, bursts=Bursts(0.0, 2.0)
+    )
+    burst_ms = 1e3 * 0.25 * 2.0 / (SHORT_ANSWER_FRAC * 250.0)
+    assert bursty.mean_tbt_ms == pytest.approx(calm.mean_tbt_ms + 0.5 * burst_ms)
+    assert bursty.mean_tbt_ms < bursty.tbt_ms < calm.tbt_ms + burst_ms
+    idle = predict(request, backend_view(SPEC), SPEC, ACCEPTANCE, quantile=0.9, bursts=Bursts(0.0, 2.0))
+    assert idle.tbt_ms == predicted(request).tbt_ms, "a backend that gets no prompts feels no burst"
+
+
+def test_servers_that_take_turns_are_slower_for_the_same_energy() -> None:
+    request = request_view(tbt_target_ms=3.0)
+    alone = predicted(request)
+    shared = predict(request, backend_view(SPEC), SPEC, ACCEPTANCE, quantile=0.9, turns=2)
+    assert shared.tbt_ms == pytest.approx(2.0 * alone.tbt_ms, rel=0.01)
+    assert shared.marginal_j_per_accepted_token == alone.marginal_j_per_accepted_token
+    assert (alone.feasible, shared.feasible) == (True, False)
+
+
+def test_goodput_counts_each_request_at_its_own_accept_length() -> None:
     # 4 romansh, 2 code and 1 of whom nothing is known, which counts like the new one.
     view = busy(7, group(4, "romansh"), group(2, "code", 50.0))
     request = request_view(prompt_tokens=575, text_type="math")
     tokens_before = 4 * 1.6 + 2 * 4.5 + 1 * 4.5
     before_ms, _ = COST.step.step(7, 700.0)
-    prediction = predicted(request, view)
-    assert prediction.tokens_per_s == pytest.approx(1e3 * (tokens_before + 4.5) / 7.6)
-    assert prediction.marginal_tokens_per_s == pytest.approx(
-        1e3 * (tokens_before + 4.5) / 7.6 - 1e3 * tokens_before / before_ms
-    )
+    lengths = AcceptLengths(request, ACCEPTANCE, 0.9)
+    after_per_s, gain_per_s = goodput(RunningLoad(view, SPEC), lengths, predicted(request, view), 0.0)
+    assert after_per_s == pytest.approx(1e3 * (tokens_before + 4.5) / 7.6)
+    assert gain_per_s == pytest.approx(1e3 * (tokens_before + 4.5) / 7.6 - 1e3 * tokens_before / before_ms)
 
 
 def test_probabilities_mix_text_types_by_time_per_token() -> None:

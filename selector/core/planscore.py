@@ -1,0 +1,344 @@
+"""What an assignment of demands to arms costs: how many backends of each arm run, at what batch, at what power.
+
+Demands get their places in the order of their rates, each on its own arm first; what an arm's backends cannot hold
+within the targets goes to the arm that serves so much of it at the least cost, and so on. How a pool then runs depends
+on what decides the load:
+
+    rates given          Clients come whatever happens. Backends are filled to b* one after the other and the rest
+                         idles: a pool of rate R runs ⌊R / r(b*)⌋ full backends and a partial one. Score: the power.
+    population given     N clients wait for answers before they ask again, in the shares of the rates. A pool runs k
+                         equal backends; the rates are scaled by the one factor at which N requests are in the system.
+                         Score: joules per token, idle power of the fleet included, since it is spent while they wait.
+
+In the fluid limit the second is to minimise, pool by pool, joules per token + (P_idle of the fleet / N) · TBT: a
+request in the system is charged its part of the idle power. With rates given that price is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from selector.core.acceptance import AcceptanceModel
+from selector.core.policy import BackendSpec
+from selector.core.poolload import Demand, DemandKey, PoolCurve, PoolLoad
+
+_UNSERVED_J_PER_TOKEN = 1e3
+"""Price of a token that no place is left for: above any real cost, so that serving always wins."""
+_VIOLATION_J_PER_TOKEN = 1e1
+"""Price of a token served outside its target: above any real cost, below not serving."""
+_FEW_REQUESTS = 4.0
+"""What overflows by chance alone comes to about so many requests at a time."""
+_BISECTIONS = 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the per-request choice follows."""
+
+    arms_of: Mapping[DemandKey, tuple[str, ...]]
+    """Arms by preference: the planned one first, then where its overflow goes."""
+    batch_of: Mapping[str, int]
+    """Requests up to which a backend of the arm is filled before the next one: its planned mean and a deviation."""
+    backends_of: Mapping[str, int] = field(default_factory=dict)
+    """Backends of the arm that share its requests evenly; an arm that is not named fills one after the other."""
+    power_w: float
+    """Power above idle of the whole plan, penalties included."""
+    score: float
+    """What plans are compared by."""
+    tokens_per_s_of: Mapping[str, float] = field(default_factory=dict)
+    """Planned rate by arm."""
+    within_targets: bool = True
+    """Whether every demand has places within its target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The equal backends of one arm."""
+
+    spec: BackendSpec
+    """The one with the smallest batch limit stands for all."""
+    backends: int
+    neighbours: tuple[str, ...] = ()
+    """Arms whose backends share a GPU with this arm's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """One pool with its part of the demands."""
+
+    arm: str
+    curve: PoolCurve
+    tokens_per_s: float
+    backends: int
+    """Those that are usable."""
+
+
+class PlanScore:
+    """Scores assignments of one set of demands over the usable backends."""
+
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        counts: Mapping[str, int],
+        demands: Sequence[Demand],
+        acceptance: AcceptanceModel,
+        quantile: float,
+        *,
+        idle_w: float,
+        population: float | None,
+        halved_tbt_frac: float,
+    ) -> None:
+        self._pools = pools
+        self._counts = counts
+        self._demands = demands
+        self._acceptance = acceptance
+        self._quantile = quantile
+        self._idle_w = idle_w
+        self._population = population
+        self._halved_tbt_frac = halved_tbt_frac
+        self._curves: dict[object, PoolCurve] = {}
+        self.arms = [arm for arm, count in counts.items() if count > 0]
+        self._order = sorted(range(len(demands)), key=lambda i: -demands[i].tokens_per_s)
+        self.ranked = {demand.key: self._ranked(demand) for demand in demands}
+        """Arms by the cost of a token of each demand alone, at the best batch."""
+
+    def _ranked(self, demand: Demand) -> tuple[str, ...]:
+        holding_w = self._idle_w / self._population if self._population else 0.0
+
+        def price(arm: str) -> float:
+            curve = self._curve(arm, [(demand, 1.0)], 1)
+            return curve.least_cost(holding_w) + _VIOLATION_J_PER_TOKEN * curve.full.missed_frac
+
+        return tuple(sorted(self.arms, key=price))
+
+    def plan(self, arm_of: Mapping[DemandKey, str]) -> Plan:
+        """The plan of an assignment. Raises `KeyError` for a demand that it does not name."""
+        arms_of = {demand.key: (arm_of[demand.key], *self._overflow(demand, arm_of)) for demand in self._demands}
+        if self._population is None:
+            held, unserved = self._distributed(arms_of, 1.0)
+            return self._filled(arms_of, held, unserved)
+        return self._shared(arms_of, self._population)
+
+    def _overflow(self, demand: Demand, arm_of: Mapping[DemandKey, str]) -> Sequence[str]:
+        """The other arms for what the planned one cannot hold, at the least cost of so much; a few requests at least.
+
+        With a population the cost at the best batch decides.
+        """
+        chosen = arm_of[demand.key]
+        others = [arm for arm in self.ranked[demand.key] if arm != chosen]
+        if self._population is not None or len(others) < 2:
+            return others
+        room = self._counts[chosen] * self._curve(chosen, [(demand, 1.0)], 1).full.tokens_per_s
+        rest = demand.tokens_per_s - room
+
+        def cost(arm: str) -> float:
+            curve = self._curve(arm, [(demand, 1.0)], 1)
+            full = curve.full
+            rate = max(rest, full.tokens_per_s * min(1.0, _FEW_REQUESTS / full.batch))
+            whole = min(int(rate / full.tokens_per_s), self._counts[arm])
+            part = min(rate - whole * full.tokens_per_s, full.tokens_per_s)
+            watts = whole * full.power_w + (curve.at(part)[1] if part > 0.0 else 0.0)
+            joules = watts / (whole * full.tokens_per_s + part)
+            return joules + _VIOLATION_J_PER_TOKEN * full.missed_frac
+
+        return sorted(others, key=cost)
+
+    def _distributed(
+        self, arms_of: Mapping[DemandKey, tuple[str, ...]], scale: float, *, limited: bool = True
+    ) -> tuple[list[_Held], float]:
+        """The pools with what each gets of the demands at `scale` times their rates; and what none can hold."""
+        slowdowns = self._slowdowns(arms_of)
+        mixes: dict[str, list[tuple[Demand, float]]] = {}
+        curves: dict[str, PoolCurve] = {}
+        unserved = 0.0
+        for index in self._order:
+            demand = self._demands[index]
+            rest = demand.tokens_per_s * scale
+            for arm in arms_of[demand.key]:
+                there = mixes.get(arm, [])
+                curve = self._curve(arm, [*there, (demand, rest)], slowdowns.get(arm, 1))
+                taken = rest
+                if limited:
+                    room = self._counts[arm] * curve.full.tokens_per_s - sum(rate for _, rate in there)
+                    taken = min(rest, room)
+                if taken > 1e-9:
+                    mixes[arm] = [*there, (demand, taken)]
+                    curves[arm] = curve
+                    rest -= taken
+                if rest <= 0.0:
+                    break
+            unserved += max(0.0, rest)
+        held = [
+            _Held(arm, self._curve(arm, mix, slowdowns.get(arm, 1)), sum(r for _, r in mix), self._counts[arm])
+            for arm, mix in mixes.items()
+        ]
+        return held, unserved
+
+    def _slowdowns(self, arms_of: Mapping[DemandKey, tuple[str, ...]]) -> Mapping[str, int]:
+        """How many servers take turns on the GPUs of each planned arm, when all planned arms work."""
+        planned = {arms[0] for arms in arms_of.values()}
+        return {
+            arm: 1 + sum(other in planned for other in self._pools[arm].neighbours)
+            for arm in planned
+            if self._pools[arm].neighbours
+        }
+
+    def _curve(self, arm: str, mix: Sequence[tuple[Demand, float]], slowdown: int) -> PoolCurve:
+        total = sum(rate for _, rate in mix) or 1.0
+        key = arm, slowdown, tuple([(demand.key, round(rate / total, 2)) for demand, rate in mix])
+        curve = self._curves.get(key)
+        if curve is None:
+            load = PoolLoad(self._pools[arm].spec, mix, self._acceptance, self._quantile, slowdown)
+            curve = self._curves[key] = PoolCurve(load, load.full())
+        return curve
+
+    # ---- rates given
+
+    def _filled(self, arms_of: Mapping[DemandKey, tuple[str, ...]], held: Sequence[_Held], unserved: float) -> Plan:
+        """Backends filled one after the other, the last one as its requests come and go."""
+        power_w = unserved * _UNSERVED_J_PER_TOKEN
+        in_system = served = 0.0
+        batch_of: dict[str, int] = {}
+        within = unserved <= 0.0
+        for pool in held:
+            full = pool.curve.full
+            whole = int(pool.tokens_per_s / full.tokens_per_s + 1e-9)
+            rest = pool.tokens_per_s - whole * full.tokens_per_s
+            batch, watts = pool.curve.partial(rest) if rest > 1e-9 else (0.0, 0.0)
+            power_w += whole * full.power_w + watts
+            in_system += whole * full.batch + batch
+            served += pool.tokens_per_s
+            within = within and full.within_targets
+            power_w += pool.tokens_per_s * _VIOLATION_J_PER_TOKEN * full.missed_frac
+            batch_of[pool.arm] = self._limit(pool.arm, full.batch)
+        score = power_w
+        if served > 0.0:
+            score *= 1.0 + self._halved_tbt_frac * math.log2(1.0 + 1e3 * in_system / served)
+        return Plan(
+            arms_of=arms_of,
+            batch_of=batch_of,
+            power_w=power_w,
+            score=score,
+            tokens_per_s_of={pool.arm: pool.tokens_per_s for pool in held},
+            within_targets=within,
+        )
+
+    def _limit(self, arm: str, batch: float) -> int:
+        """Planned batches are means: what comes on top by chance belongs there too."""
+        return min(self._pools[arm].spec.max_running_requests, math.ceil(batch + math.sqrt(batch)))
+
+    # ---- population given
+
+    def _shared(self, arms_of: Mapping[DemandKey, tuple[str, ...]], population: float) -> Plan:
+        """Every pool's requests shared evenly by the number of backends that costs least."""
+        held, _ = self._distributed(arms_of, 1.0, limited=False)
+        rates = sum(pool.tokens_per_s for pool in held)
+        if sum(pool.backends * pool.curve.full.batch for pool in held) < population or not self._holds(
+            held, population
+        ):
+            held = self._overflowing(arms_of, population)
+            rates = sum(pool.tokens_per_s for pool in held) or 1.0
+        fewest = [1] * len(held)
+        best = self._best_backends(held, fewest, population)
+        score, scale, backends = best
+        within = True
+        for pool in held:
+            within = within and pool.curve.full.within_targets
+            score += _VIOLATION_J_PER_TOKEN * pool.curve.full.missed_frac * pool.tokens_per_s / rates
+        batches = [
+            pool.curve.at(scale * pool.tokens_per_s / count)[0] for pool, count in zip(held, backends, strict=True)
+        ]
+        return Plan(
+            arms_of=arms_of,
+            batch_of={pool.arm: self._limit(pool.arm, batch) for pool, batch in zip(held, batches, strict=True)},
+            backends_of={pool.arm: count for pool, count in zip(held, backends, strict=True)},
+            power_w=score * scale * rates - self._idle_w,
+            score=score,
+            tokens_per_s_of={pool.arm: scale * pool.tokens_per_s for pool in held},
+            within_targets=within,
+        )
+
+    @staticmethod
+    def _holds(held: Sequence[_Held], population: float) -> bool:
+        """Whether the pools hold that many requests in the shares of their rates, with all their backends."""
+        scale = min(pool.backends * pool.curve.full.tokens_per_s / pool.tokens_per_s for pool in held)
+        most = sum(pool.backends * pool.curve.at(scale * pool.tokens_per_s / pool.backends)[0] for pool in held)
+        return most >= population * (1.0 - 1e-6)
+
+    def _overflowing(self, arms_of: Mapping[DemandKey, tuple[str, ...]], population: float) -> list[_Held]:
+        """The pools at the smallest rates at which `population` requests are there or a place is lacking."""
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            held, unserved = self._distributed(arms_of, high)
+            if unserved > 0.0 or self._most_in_system(held) >= population:
+                break
+            low, high = high, 2.0 * high
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            held, unserved = self._distributed(arms_of, middle)
+            if unserved > 0.0 or self._most_in_system(held) >= population:
+                high = middle
+            else:
+                low = middle
+        return self._distributed(arms_of, high)[0]
+
+    @staticmethod
+    def _most_in_system(held: Sequence[_Held]) -> float:
+        """Requests in the system when every pool runs as few backends as hold its rate."""
+        return sum(pool.tokens_per_s / pool.curve.full.tokens_per_s * pool.curve.full.batch for pool in held)
+
+    def _best_backends(
+        self, held: Sequence[_Held], fewest: Sequence[int], population: float
+    ) -> tuple[float, float, list[int]]:
+        """(joules per token, scale, backends by pool): one more or one less wherever that helps."""
+        backends = list(fewest)
+        best = self._joules(held, backends, population)
+        while best is None:  # too few: more where it is fullest
+            growing = [index for index, pool in enumerate(held) if backends[index] < pool.backends]
+            if not growing:
+                return self._saturated(held, backends)
+            index = max(growing, key=lambda i: held[i].tokens_per_s / (backends[i] * held[i].curve.full.tokens_per_s))
+            backends[index] += max(1, backends[index] // 8)
+            backends[index] = min(backends[index], held[index].backends)
+            best = self._joules(held, backends, population)
+        improved = True
+        while improved:
+            improved = False
+            for index, pool in enumerate(held):
+                for change in (max(1, backends[index] // 8), 1, -1):
+                    count = backends[index] + change
+                    if not 1 <= count <= pool.backends:
+                        continue
+                    tried = [*backends[:index], count, *backends[index + 1 :]]
+                    found = self._joules(held, tried, population)
+                    if found is not None and found[0] < best[0] * (1.0 - 1e-6):
+                        best, backends, improved = found, tried, True
+                        break
+        return best[0], best[1], backends
+
+    def _joules(self, held: Sequence[_Held], backends: Sequence[int], population: float) -> tuple[float, float] | None:
+        """(joules per token above prefill, scale) with `population` requests there; `None` if they do not fit."""
+        shares = [(pool.curve, pool.tokens_per_s / count, count) for pool, count in zip(held, backends, strict=True)]
+        high = min(curve.full.tokens_per_s / rate for curve, rate, _ in shares)
+        if sum(count * curve.at(high * rate)[0] for curve, rate, count in shares) < population * (1.0 - 1e-6):
+            return None
+        low = 0.0
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            if sum(count * curve.at(middle * rate)[0] for curve, rate, count in shares) < population:
+                low = middle
+            else:
+                high = middle
+        return self._spent(shares, high), high
+
+    def _spent(self, shares: Sequence[tuple[PoolCurve, float, int]], scale: float) -> float:
+        power_w = sum(count * curve.at(scale * rate)[1] for curve, rate, count in shares)
+        return (self._idle_w + power_w) / (scale * sum(count * rate for _, rate, count in shares))
+
+    def _saturated(self, held: Sequence[_Held], backends: list[int]) -> tuple[float, float, list[int]]:
+        """The most that the pools can do within their targets."""
+        shares = [(pool.curve, pool.tokens_per_s / count, count) for pool, count in zip(held, backends, strict=True)]
+        scale = min(curve.full.tokens_per_s / rate for curve, rate, _ in shares)
+        return self._spent(shares, scale), scale, backends

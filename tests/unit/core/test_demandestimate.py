@@ -1,0 +1,110 @@
+"""Demands from arrivals, and whether clients wait for their answers."""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from random import Random
+
+import pytest
+
+from selector.core.demandestimate import DemandEstimate
+from selector.core.stalls import PrefillWork
+from selector.core.types import Finish, Outcome
+from tests.fleets import request_view
+
+NO_WORK = PrefillWork()
+
+
+def outcome(sent_s: float, ended_s: float) -> Outcome:
+    return Outcome(
+        request_id="r",
+        backend="b0",
+        arm="none",
+        text_type="code",
+        finish=Finish.DONE,
+        prompt_tokens=500,
+        accepted_tokens=250,
+        dispatched_s=sent_s,
+        finished_s=ended_s,
+    )
+
+
+def open_arrivals(rate_per_s: float, seconds: float, answer_s: float) -> DemandEstimate:
+    """Independent clients; answers take an exponential time."""
+    estimate, random, now_s = DemandEstimate(window_s=15.0), Random(1), 0.0
+    ends: list[tuple[float, float]] = []
+    while (now_s := now_s + random.expovariate(rate_per_s)) < seconds:
+        while ends and ends[0][0] <= now_s:
+            end_s, sent_s = heappop(ends)
+            estimate.ended(outcome(sent_s, end_s))
+        estimate.arrived(request_view(), now_s)
+        heappush(ends, (now_s + random.expovariate(1.0 / answer_s), now_s))
+    return estimate
+
+
+def closed_arrivals(
+    clients: int, seconds: float, answer_s: float, *, think_s: float = 0.0, growing: bool = False
+) -> DemandEstimate:
+    """Clients that ask again `think_s` after each answer; all at once, or one more every tenth of a second."""
+    estimate, random = DemandEstimate(window_s=15.0), Random(2)
+    arrivals = [(0.1 * number if growing else 0.0) for number in range(clients)]
+    events = [(at_s, 1, at_s) for at_s in arrivals]
+    events.sort()
+    while events and events[0][0] < seconds:
+        now_s, arrives, sent_s = heappop(events)
+        if arrives:
+            estimate.arrived(request_view(), now_s)
+            heappush(events, (now_s + random.expovariate(1.0 / answer_s), 0, now_s))
+        else:
+            estimate.ended(outcome(sent_s, now_s))
+            heappush(events, (now_s + think_s, 1, now_s + think_s))
+    return estimate
+
+
+@pytest.mark.parametrize(("rate_per_s", "answer_s"), [(1.0, 2.0), (10.0, 1.5), (40.0, 3.0), (20.0, 0.2)])
+def test_independent_clients_are_open(rate_per_s: float, answer_s: float) -> None:
+    assert not open_arrivals(rate_per_s, 300.0, answer_s).closed
+
+
+@pytest.mark.parametrize(("clients", "answer_s"), [(1, 1.0), (8, 2.0), (64, 3.0), (200, 4.0)])
+@pytest.mark.parametrize("growing", [False, True])
+def test_clients_that_wait_are_closed(clients: int, answer_s: float, growing: bool) -> None:
+    """Whether they all start at once or one after the other."""
+    assert closed_arrivals(clients, 60.0, answer_s, growing=growing).closed
+
+
+def test_a_network_between_answer_and_next_request_does_not_hide_it() -> None:
+    assert closed_arrivals(32, 60.0, 2.0, think_s=0.03).closed
+
+
+def test_clients_that_think_for_long_are_open() -> None:
+    assert not closed_arrivals(64, 120.0, 1.0, think_s=10.0).closed
+
+
+def test_it_is_open_until_something_has_ended() -> None:
+    estimate = DemandEstimate(window_s=15.0)
+    for number in range(1_000):
+        estimate.arrived(request_view(), 0.05 * number)
+    assert not estimate.closed
+
+
+def test_rates_and_lengths_are_those_of_the_window() -> None:
+    estimate = DemandEstimate(window_s=10.0)
+    for number in range(600):
+        view = request_view(text_type="code" if number % 3 else "romansh", prompt_tokens=300 + number % 3)
+        key = estimate.arrived(view, 0.1 * number)
+        assert key == (view.text_type, None)
+    demands = {demand.text_type: demand for demand in estimate.demands(60.0, NO_WORK)}
+    assert demands["code"].requests_per_s == pytest.approx(10 * 2 / 3, rel=0.1)
+    assert demands["romansh"].requests_per_s == pytest.approx(10 / 3, rel=0.1)
+    assert demands["romansh"].prompt_tokens == pytest.approx(300.0)
+    assert estimate.demands(1_000.0, NO_WORK) == []
+
+
+def test_beyond_a_number_of_demands_the_nearest_takes_a_new_one() -> None:
+    estimate = DemandEstimate(window_s=10.0)
+    keys = deque(estimate.arrived(request_view(tbt_target_ms=10.0 + number), 0.0) for number in range(40))
+    assert keys[31] == ("code", 41.0)
+    assert keys[39] == ("code", 41.0), "the nearest target of its type"
+    assert estimate.arrived(request_view(text_type="news", tbt_target_ms=10.2), 0.0) == ("code", 10.0)
