@@ -290,7 +290,7 @@ def test_equal_seeds_give_equal_documents_and_others_do_not(run: Run) -> None:
     assert seeded(3) == seeded(3)
     assert seeded(3) != seeded(4)
     drafting = ("--policy", "static:dspark-8", "--text-mix", "code")
-    first, other = (only(run, *drafting, "--seed", seed)["decode_j"] for seed in (3, 4))
+    first, other = (only(run, *drafting, "--seed", seed, trace=azure(rows))["decode_j"] for seed in (3, 4))
     assert first != other, "not the text types alone, the accepted drafts too"
     assert document(run, "--seed", "3")["seed"] == 3
 
