@@ -33,10 +33,14 @@ from selector.files.policy import LoadedPolicy
 from selector.router.acceptancereport import read_acceptance_metrics
 from selector.router.admission import Admission
 from selector.router.app import RouterApp
+from selector.router.books import Books
 from selector.router.control import control_app
+from selector.router.corrections import correct_regularly
 from selector.router.dispatch import Dispatcher
 from selector.router.front import Front
+from selector.router.meters import Meters
 from selector.router.metrics import RouterMetrics
+from selector.router.readings import read_by_metrics
 from selector.router.relay import Relay
 from selector.router.request import RequestReader
 from selector.router.sharing import AcceptanceSharing
@@ -141,7 +145,10 @@ class RunningRouter:
             for backend in fleet.fleet.backends
             if "--speculative-adaptive" in profiles[backend.name].arm(backend.arm).launch.flags
         ]
-        dispatcher = Dispatcher(controller, metrics, now_s, log=log, adaptive_arms=adaptive)
+        energy = fleet.fleet.energy
+        books = Books(fleet.specs, context.acceptance, metrics, metered=bool(energy.urls), log=log)
+        dispatcher = Dispatcher(controller, metrics, now_s, books, log=log, adaptive_arms=adaptive)
+        meters = Meters(energy, books, now_s) if energy.urls else None
         learning = fleet.fleet.acceptance
         snapshots = AcceptanceSnapshots(
             dispatcher,
@@ -173,15 +180,23 @@ class RunningRouter:
             log=log,
             snapshots=snapshots,
             sharing=sharing,
+            meters=meters,
+            corrects=energy.correct,
             now_s=now_s,
         )
-        _read_by_metrics(self.state)
+        read_by_metrics(self.state)
         reader = RequestReader(fleet.fleet, dispatcher.expected_output_tokens)
         self._relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s)
         admission = Admission(self.state, max_body_bytes=options.max_body_bytes)
         app = RouterApp(admission, self._relay, control_app(self.state))
         await watch.first_look()
         stack.push_async_callback(_cancelled, asyncio.create_task(watch.run()))
+        if meters is not None:
+            stack.push_async_callback(meters.close)
+            stack.push_async_callback(_cancelled, asyncio.create_task(meters.run()))
+        if energy.correct:
+            correcting = correct_regularly(dispatcher, energy.correct_every_s)
+            stack.push_async_callback(_cancelled, asyncio.create_task(correcting))
         server = _Server(app, partial(Front, relay=self._relay, admission=admission))
         stack.push_async_callback(server.end)
         await server.begin(listener)
@@ -276,23 +291,3 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-
-
-def _read_by_metrics(state: RouterState) -> None:
-    """Connects the metrics that are read and not counted."""
-    metrics, controller, log = state.metrics, state.dispatcher.controller, state.log
-    for name, watched in state.watch.backends.items():
-        labels = {"backend": name, "arm": watched.upstream.arm}
-
-        def in_flight(name: str = name) -> float:
-            return controller.tracker.in_flight(name)
-
-        def available(name: str = name) -> float:
-            return float(state.watch.backends[name].health.state == "available")
-
-        metrics.read_gauge("in_flight_requests", "Requests on a backend.", in_flight, **labels)
-        metrics.read_gauge("backend_available", "Whether a backend gets requests.", available, **labels)
-    metrics.read_counter("policy_failures", "Times the fallback stepped in.", lambda: controller.policy_failures)
-    read_acceptance_metrics(metrics, controller.context.acceptance, state.snapshots, state.sharing)
-    if log is not None:
-        metrics.read_counter("decision_log_dropped_lines", "Lines that were not written.", lambda: log.dropped)
