@@ -25,6 +25,7 @@ def dashboard_page() -> tuple[bytes, dict[str, str]]:
         "default-src 'none'",
         f"script-src {' '.join(allowed['script'])}",
         f"style-src {' '.join(allowed['style'])}",
+        "img-src data:",
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",

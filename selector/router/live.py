@@ -153,6 +153,7 @@ def _classes(recent: Sequence[Record]) -> list[dict[str, Any]]:
 
 def _acceptance(state: RouterState) -> dict[str, Any]:
     model, books = state.dispatcher.controller.context.acceptance, state.dispatcher.books
+    drafts = {spec.arm: spec.cost.verify_tokens > 1 for spec in state.dispatcher.controller.context.backends}
     arms = []
     for arm, means in model.snapshot().items():
         cells = []
@@ -166,7 +167,7 @@ def _acceptance(state: RouterState) -> dict[str, Any]:
                     "j_per_accepted_token": energy.j_per_accepted_token,
                 }
             )
-        arms.append({"arm": arm, "types": cells})
+        arms.append({"arm": arm, "drafts": drafts[arm], "types": cells})
     return {"arms": arms, "refused_samples": model.refused_samples}
 
 

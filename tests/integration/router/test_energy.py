@@ -145,7 +145,9 @@ async def test_a_counter_that_fell_begins_again() -> None:
         await meter.read_afresh()
         assert (await get(router, f"/explain?rid={rid}"))["came"]["joules"] is None
         seen = await lines(router)
-        assert sum(value for name, value in seen.items() if name.startswith("gpu_energy_joules_total")) == pytest.approx(10.0)
+        assert sum(
+            value for name, value in seen.items() if name.startswith("gpu_energy_joules_total")
+        ) == pytest.approx(10.0)
 
 
 async def test_of_two_meters_that_tell_of_one_gpu_the_first_counts() -> None:
@@ -161,7 +163,9 @@ async def test_of_two_meters_that_tell_of_one_gpu_the_first_counts() -> None:
             meter.draw("host0:0", 30.0, 0.1)
             await meter.read_afresh()
         seen = await lines(router)
-        assert sum(value for name, value in seen.items() if name.startswith("gpu_energy_joules_total")) == pytest.approx(30.0)
+        assert sum(
+            value for name, value in seen.items() if name.startswith("gpu_energy_joules_total")
+        ) == pytest.approx(30.0)
 
 
 async def test_corrections_reach_the_policy_and_the_log_and_are_replayed(tmp_path: Path) -> None:
