@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import uvicorn
 
@@ -49,7 +49,13 @@ from selector.router.state import RouterState
 from selector.router.upstream import Upstream
 from selector.router.watch import FleetWatch
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from selector.router.tracing import Tracing
+
 _KEEP_ALIVE_S = 75
+_LAST_SPANS_WITHIN_S = 5.0
 _CLOSE_WITHIN_S = 1
 """How long connections may take to close once their requests are over or given up."""
 
@@ -69,8 +75,12 @@ class RunningRouter:
         decision_log: Path | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        tracer_provider: TracerProvider | None = None,
     ) -> None:
-        """`params` are the policy's. Host, port and log default to the fleet file's; port 0 is any free one."""
+        """`params` are the policy's. Host, port and log default to the fleet file's; port 0 is any free one.
+
+        Without a `tracer_provider` (the caller's to shut down), the fleet file says whether there are traces.
+        """
         options = fleet.fleet.router
         self._fleet = fleet
         self._policy = policy
@@ -82,6 +92,7 @@ class RunningRouter:
         self._log_path = named_log if decision_log is None else decision_log
         self._seed = seed
         self._clock = clock
+        self._tracer_provider = tracer_provider
         self._stack = AsyncExitStack()
 
     @property
@@ -186,7 +197,7 @@ class RunningRouter:
         )
         read_by_metrics(self.state)
         reader = RequestReader(fleet.fleet, dispatcher.expected_output_tokens)
-        self._relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s)
+        self._relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s, self._tracing(stack))
         admission = Admission(self.state, max_body_bytes=options.max_body_bytes)
         app = RouterApp(admission, self._relay, control_app(self.state))
         await watch.first_look()
@@ -201,6 +212,22 @@ class RunningRouter:
         stack.push_async_callback(server.end)
         await server.begin(listener)
         stack.push_async_callback(self._drain_once)
+
+    def _tracing(self, stack: AsyncExitStack) -> Tracing | None:
+        """`None` where nothing is traced; then nothing of OpenTelemetry is imported."""
+        provider, options = self._tracer_provider, self._fleet.fleet.tracing
+        if provider is None and not options.enabled:
+            return None
+        try:
+            from selector.router.tracing import Tracing, provider_to_collector
+        except ModuleNotFoundError as missing:
+            where, problem = f"{self._fleet.where}: tracing.enabled", f"needs OpenTelemetry ({missing})"
+            raise UsageError(where, problem, "install drafter-selector[otel]") from None
+        if provider is None:
+            own = provider_to_collector(options.service_name)
+            stack.push_async_callback(_shut_down, own)
+            provider = own
+        return Tracing(provider)
 
     def _listener(self) -> socket.socket:
         try:
@@ -285,6 +312,17 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leaves the signals to the program that embeds the router."""
         yield
+
+
+class _CanShutDown(Protocol):
+    def shutdown(self) -> None: ...
+
+
+async def _shut_down(provider: _CanShutDown) -> None:
+    """Sends what is left, unless the collector takes too long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_SPANS_WITHIN_S):
+            await asyncio.to_thread(provider.shutdown)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
