@@ -57,8 +57,8 @@ class _Backend:
     """What is known of one backend."""
 
     __slots__ = (
-        "available", "correction", "foreign", "groups", "index", "own", "own_kv_tokens", "previous_surplus", "settings", "signal",
-        "signal_s", "spec", "stale", "unavailable_reason",
+        "available", "correction", "foreign", "groups", "index", "own", "own_kv_tokens", "previous_surplus", "settings",
+        "signal", "signal_s", "spec", "stale", "unavailable_reason",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec, index: int) -> None:

@@ -118,6 +118,7 @@ def _backend(
     state: RouterState, view: BackendView, watched: WatchedBackend, recent: Sequence[Record]
 ) -> dict[str, Any]:
     own = [record for record in recent if record.outcome is not None and record.outcome.backend == view.name]
+    polled_s = state.dispatcher.controller.tracker.polled_s(view.name)
     tbts = [record.outcome.tbt_ms for record in own if record.outcome and record.outcome.tbt_ms is not None]
     targets = [group.tbt_target_ms for group in view.groups if group.tbt_target_ms is not None]
     targets += [record.view.tbt_target_ms for record in own if record.view.tbt_target_ms is not None]
@@ -131,7 +132,7 @@ def _backend(
         "max_running_requests": view.max_running_requests,
         "waiting": view.waiting,
         "kv_frac": min(1.0, view.kv_tokens / view.max_kv_tokens),
-        "polled_age_s": None if view.polled_s is None else state.now_s() - view.polled_s,
+        "polled_age_s": None if polled_s is None else state.now_s() - polled_s,
         "requests": len(own),
         "tbt_p50_ms": quantile(tbts, 0.5),
         "tbt_p90_ms": quantile(tbts, 0.9),
