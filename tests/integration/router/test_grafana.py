@@ -105,6 +105,15 @@ async def test_what_can_be_seen_is_on_it(tmp_path: Path) -> None:
     }
 
 
+async def test_the_documentation_names_every_metric_and_no_other(tmp_path: Path) -> None:
+    text = (FILE.parents[2] / "docs" / "observability.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"drafter_selector_\w+", text))
+    known = {name for name in await scraped(tmp_path) if name.startswith("drafter_selector_")}
+    assert told <= known
+    endings = ("_created", "_sum", "_count", "_bucket")
+    assert {name for name in known if not name.endswith(endings) and f"{name}_total" not in known} <= told
+
+
 def test_panels_have_names_of_their_own_and_do_not_overlap() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
