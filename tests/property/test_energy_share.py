@@ -221,3 +221,29 @@ def test_steps_are_those_of_the_load_that_there_was() -> None:
     shared = play.work.steps_between("b0", 0.0, 1.0)
     assert shared is not None
     assert math.isclose(shared, steps / 2)
+
+
+def test_a_meter_that_never_answers_costs_no_memory() -> None:
+    play = Play(most_waiting=5)
+    play.begin("g2")
+    for number in range(50):
+        play.now_s = float(number)
+        play.start(2, 100)
+        play.end(0)
+    assert play.share.waiting == 5
+    play.now_s = 60.0
+    play.read("g2", 9_000.0)
+    assert len(play.settled) == 5
+    # what was given up is not given to others
+    assert play.intervals[0].others_j > 5 * sum(each.joules or 0.0 for each in play.settled)
+
+
+def test_what_lies_too_far_back_is_not_told() -> None:
+    play = Play()
+    for number in range(5_000):
+        play.now_s = float(number)
+        play.start(2, 1)
+        play.end(0)
+    assert play.work.steps_between("b2", 10.0, 20.0) is None
+    assert play.work.steps_between("b2", 4_900.0, 4_999.0) is not None
+    assert len(play.work._lanes["b2"].times) < 2_048
