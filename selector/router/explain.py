@@ -6,10 +6,10 @@ from typing import Any
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.types import TEXT_TYPES, Outcome
-from selector.router.records import Attempt, Record, Records
+from selector.router.records import Attempt, Record
 
 
-def explanation(record: Record, records: Records, acceptance: AcceptanceModel, tbt_quantile: float) -> dict[str, Any]:
+def explanation(record: Record, acceptance: AcceptanceModel, tbt_quantile: float) -> dict[str, Any]:
     """The whole of what is known of a request. `None` stands for what is not known, or not known yet."""
     view, last = record.view, record.last
     return {
@@ -34,8 +34,8 @@ def explanation(record: Record, records: Records, acceptance: AcceptanceModel, t
             "text_type": view.text_type,
             "expected": last.accept_length,
             "samples": last.acceptance_samples,
-            "expected_now": acceptance.accept_length(last.arm, view.text_type, view.text_probabilities),
-            "samples_now": records.samples(last.arm, view.text_type),
+            "expected_now": acceptance.of_request(last.arm, view, 0.5)[0],
+            "samples_now": acceptance.samples_behind(last.arm, view),
         },
         "predicted": predicted(last, tbt_quantile),
         "came": None if record.outcome is None else came(record, record.outcome),

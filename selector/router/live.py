@@ -154,22 +154,24 @@ def _classes(recent: Sequence[Record]) -> list[dict[str, Any]]:
 
 def _acceptance(state: RouterState) -> dict[str, Any]:
     model, books = state.dispatcher.controller.context.acceptance, state.dispatcher.books
-    drafts = {spec.arm: spec.cost.verify_tokens > 1 for spec in state.dispatcher.controller.context.backends}
     arms = []
-    for arm, means in model.snapshot().items():
+    for arm in model.arms:
+        drafts = arm in model.learning
         cells = []
         for text_type in TEXT_TYPES:
             energy = books.by_kind.get((arm, text_type), EnergyTotals())
+            estimate = model.estimate(arm, text_type) if drafts else None
             cells.append(
                 {
                     "text_type": text_type,
-                    "accept_length": means[text_type],
-                    "samples": books.records.samples(arm, text_type),
+                    "accept_length": 1.0 if estimate is None else estimate.mean,
+                    "standard_deviation": None if estimate is None else estimate.standard_deviation,
+                    "samples": None if estimate is None else estimate.samples,
                     "j_per_accepted_token": energy.j_per_accepted_token,
                 }
             )
-        arms.append({"arm": arm, "drafts": drafts[arm], "types": cells})
-    return {"arms": arms, "refused_samples": model.refused_samples}
+        arms.append({"arm": arm, "drafts": drafts, "types": cells})
+    return {"arms": arms, "refused_samples": model.refused_samples, "drift_alarms": model.drift_alarm_count}
 
 
 def _decision(record: Record, tbt_quantile: float) -> dict[str, Any]:

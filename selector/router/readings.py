@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from selector import __version__
-from selector.core.types import TEXT_TYPES
+from selector.router.acceptancereport import read_acceptance_metrics
 from selector.router.health import State
 from selector.router.meters import Meter
 from selector.router.state import RouterState
@@ -19,7 +19,7 @@ def read_by_metrics(state: RouterState) -> None:
     metrics.read_gauge("draining", "Whether new requests are refused.", lambda: float(state.draining))
     metrics.read_counter("policy_failures", "Times the fallback stepped in.", lambda: controller.policy_failures)
     _read_backends(state)
-    _read_acceptance(state)
+    read_acceptance_metrics(metrics, controller.context.acceptance, state.snapshots, state.sharing)
     _read_corrections(state)
     _read_meters(state)
     log = state.log
@@ -50,27 +50,6 @@ def _read_backends(state: RouterState) -> None:
                 return float(state.watch.backends[name].health.state is wanted)
 
             metrics.read_gauge("backend_state", "1 for the state a backend is in.", is_so, **labels, state=wanted.value)
-
-
-def _read_acceptance(state: RouterState) -> None:
-    metrics, acceptance = state.metrics, state.dispatcher.controller.context.acceptance
-    records = state.dispatcher.books.records
-    metrics.read_counter("acceptance_samples", "Requests that taught acceptance.", lambda: acceptance.samples)
-    metrics.read_counter(
-        "acceptance_refused_samples", "Speculation counts that cannot be.", lambda: acceptance.refused_samples
-    )
-    for arm in acceptance.arms:
-        for text_type in TEXT_TYPES:
-
-            def mean(arm: str = arm, text_type: str = text_type) -> float:
-                return acceptance.accept_length(arm, text_type)
-
-            def samples(arm: str = arm, text_type: str = text_type) -> float:
-                return records.samples(arm, text_type)
-
-            labels = {"arm": arm, "text_type": text_type}
-            metrics.read_gauge("accept_length_tokens", "Estimated tokens per step.", mean, **labels)
-            metrics.read_counter("accept_length_samples", "Requests that told theirs.", samples, **labels)
 
 
 def _read_corrections(state: RouterState) -> None:

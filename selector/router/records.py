@@ -32,8 +32,8 @@ class Attempt:
     fallback: bool
     accept_length: float | None = None
     """What was expected on the chosen arm, on the mean."""
-    acceptance_samples: int = 0
-    """Finished requests of that arm and text type that had been seen by then."""
+    acceptance_samples: float = 0.0
+    """Finished requests behind it, faded ones by what is left of them; 0 is the profile alone."""
     correction: Correction = NO_CORRECTION
     """In force on the chosen backend."""
     retracted: str | None = None
@@ -75,7 +75,6 @@ class Records:
         self._ids: dict[str, str] = {}
         """The router's name by the client's; of requests that share one, the last."""
         self._ended: deque[Record] = deque(maxlen=kept)
-        self._samples: dict[tuple[str, str], int] = {}
 
     def __len__(self) -> int:
         return len(self._records)
@@ -104,8 +103,8 @@ class Records:
             correction=correction,
         )
         if arm is not None:
-            attempt.accept_length = self._acceptance.accept_length(arm, view.text_type, view.text_probabilities)
-            attempt.acceptance_samples = self.samples(arm, view.text_type)
+            attempt.accept_length, _ = self._acceptance.of_request(arm, view, 0.5)
+            attempt.acceptance_samples = self._acceptance.samples_behind(arm, view)
         record.attempts.append(attempt)
 
     def retracted(self, request_id: str, why: str) -> None:
@@ -116,9 +115,6 @@ class Records:
 
     def ended(self, outcome: Outcome) -> Record | None:
         """A request ended; its record, unless it is forgotten."""
-        if outcome.accept_length is not None:
-            key = outcome.arm, outcome.text_type
-            self._samples[key] = self._samples.get(key, 0) + 1
         record = self._records.get(outcome.request_id)
         if record is not None:
             record.outcome = outcome
@@ -136,10 +132,6 @@ class Records:
             record.modelled_j = (record.modelled_j or 0.0) + modelled_j
             record.settled = True
         return record
-
-    def samples(self, arm: str, text_type: str) -> int:
-        """Finished requests that told their acceptance."""
-        return self._samples.get((arm, text_type), 0)
 
     def find(self, rid: str) -> Record | None:
         """By the router's name or the client's."""

@@ -30,7 +30,6 @@ from selector.files.decision_log import BackendRecord, PolicyRecord, StartEvent
 from selector.files.decision_log_writer import DecisionLogWriter
 from selector.files.fleet import LoadedFleet
 from selector.files.policy import LoadedPolicy
-from selector.router.acceptancereport import read_acceptance_metrics
 from selector.router.admission import Admission
 from selector.router.app import RouterApp
 from selector.router.books import Books

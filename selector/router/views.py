@@ -38,7 +38,7 @@ def add_views(app: FastAPI, state: RouterState, json: Callable[..., Response]) -
             kept = len(books.records)
             detail = f"no request of that name among the last {kept}; the router's names are in x-drafter-selector-rid"
             return _fresh(json({"detail": detail}, 404))
-        return _fresh(json(explanation(record, books.records, context.acceptance, context.tbt_quantile)))
+        return _fresh(json(explanation(record, context.acceptance, context.tbt_quantile)))
 
     @app.get("/router/corrections")
     async def corrections() -> Response:

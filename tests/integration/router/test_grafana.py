@@ -98,6 +98,7 @@ async def test_what_can_be_seen_is_on_it(tmp_path: Path) -> None:
         if not any(one.startswith(name) for one in shown)
     }
     assert unseen == {
+        "drafter_selector_accept_length_deviation",
         "drafter_selector_draining",
         "drafter_selector_acceptance_samples",
         "drafter_selector_acceptance_samples_total",

@@ -22,7 +22,7 @@ def decided(records: Records, name: str, *rids: str, decision: Decision = DECISI
     records.decided(view, rids or (name,), decision, "dspark-8", 1.0, fallback=False)
 
 
-def outcome(name: str, *, drafts: int | None = 30) -> Outcome:
+def outcome(name: str) -> Outcome:
     return Outcome(
         request_id=name,
         backend="b0",
@@ -34,7 +34,7 @@ def outcome(name: str, *, drafts: int | None = 30) -> Outcome:
         dispatched_s=0.0,
         finished_s=1.0,
         verify_passes=10,
-        accepted_drafts=drafts,
+        accepted_drafts=30,
     )
 
 
@@ -75,18 +75,22 @@ def test_of_many_candidates_a_few_and_the_chosen_one_are_kept() -> None:
     assert record.last.chosen == candidates[400]
 
 
-def test_samples_count_what_told_its_acceptance() -> None:
-    records = remembered()
+def test_what_acceptance_was_expected_is_kept_as_it_was_then() -> None:
+    acceptance = fleet_of("dspark-8").policy_context().acceptance
+    records = Records(acceptance)
     decided(records, "r")
+    before = acceptance.accept_length("dspark-8", "code")
+    for number in range(50):
+        acceptance.observe("dspark-8", "code", 50, 10 + number % 5)
+    decided(records, "later")
+    first, later = records.find("r"), records.find("later")
+    assert first is not None
+    assert later is not None
+    assert (first.last.accept_length, first.last.acceptance_samples) == (before, 0.0)
+    assert (later.last.accept_length or 0.0) < before
+    assert later.last.acceptance_samples > 10
     records.ended(outcome("r"))
     records.ended(outcome("forgotten"))
-    records.ended(outcome("silent", drafts=None))
-    assert records.samples("dspark-8", "code") == 2
-    decided(records, "later")
-    record = records.find("later")
-    assert record is not None
-    assert record.last.acceptance_samples == 2
-    assert record.last.accept_length == ACCEPTANCE.accept_length("dspark-8", "code")
     assert [each.view.request_id for each in records.latest_ended()] == ["r"]
 
 
