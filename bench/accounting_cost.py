@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
@@ -93,14 +94,16 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "version": __version__,
-                "python": platform.python_version(),
-                "cpu": cpu_model(),
+                "benchmark": "accounting_cost",
+                "host": {"cpu": cpu_model(), "cpus": os.cpu_count(), "load_1m": os.getloadavg()[0]},
+                "versions": {"drafter-selector": __version__, "python": platform.python_version()},
                 "command": " ".join(sys.argv),
+                "profile": args.profile,
                 "backends": args.backends,
                 "requests": args.requests,
                 "us_per_request": results,
-            }
+            },
+            indent=1,
         )
     )
 
