@@ -257,6 +257,29 @@ class MinEnergy:
             self._plan, self._planned_for, self._planned_s = end.value, self._making_for, self._now_s
             self._making = None
 
+    def state(self) -> dict[str, object]:
+        """The plan in force."""
+        plan = self._plan
+        if plan is None:
+            return {"plan": [], "arms": []}
+        return {
+            "plan": [
+                {
+                    "text_type": text_type,
+                    "tbt_target_ms": target_ms,
+                    "tokens_per_s": self._planned_for.get((text_type, target_ms)),
+                    "arms": list(arms),
+                }
+                for (text_type, target_ms), arms in plan.arms_of.items()
+            ],
+            "arms": [
+                {"arm": arm, "batch": batch, "tokens_per_s": plan.tokens_per_s_of.get(arm)}
+                for arm, batch in plan.batch_of.items()
+            ],
+            "power_w": plan.power_w,
+            "planned_s": self._planned_s,
+        }
+
     def observe(self, outcome: Outcome) -> None:
         """The acceptance model, which the planner reads, has learnt it already; here a plan that is due is made."""
         self._estimate.ended(outcome)

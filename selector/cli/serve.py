@@ -28,9 +28,9 @@ examples:
 Clients use it as they use SGLang. They may say how fast they want to read:
   x-tbt-target-ms: 25          milliseconds per token (x-slo-tpot-ms is understood too)
   x-slo-class: chat            a class of the fleet file, for its target
-Every answer says where it came from: x-drafter-selector-arm, -backend and -reason.
-Look at /router/state, /router/decisions and /metrics. SIGTERM or Ctrl-C ends it once running requests are over; a
-second one ends it at once.
+Every answer says where it came from: x-drafter-selector-arm, -backend, -reason, -predicted-tbt-ms and -rid.
+Look at / (the dashboard), /explain?rid=, /router/state, /router/decisions and /metrics.
+SIGTERM or Ctrl-C ends it once running requests are over; a second one ends it at once.
 """
 
 

@@ -5,6 +5,7 @@
     restored(state)  what an earlier run learnt is taken over, before the first decision
     heard(others)    what other routers learnt is added
     end(outcome)     the request ended: the tracker, the acceptance and output-length models and the policy learn it
+    corrected(b, f)  the step costs of a backend are its profile's times these factors from here on
 
 That all three share it is what makes a simulated decision the router's decision.
 """
@@ -14,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from selector.core.acceptancestate import AcceptanceState, Contribution, OtherModels, restore
+from selector.core.correction import LiveStepCost
 from selector.core.eligibility import eligible
-from selector.core.policy import Policy, PolicyContext
+from selector.core.policy import Policy, PolicyContext, ShowsState
 from selector.core.tracker import FleetTracker, OutputLengthModel
-from selector.core.types import Decision, Finish, Outcome, RequestView
-from selector.errors import PolicyError
+from selector.core.types import Correction, Decision, Finish, Outcome, RequestView
+from selector.errors import DomainError, PolicyError
 
 
 class Controller:
@@ -71,6 +73,27 @@ class Controller:
     def retract(self, request_id: str, now_s: float) -> bool:
         """Takes back a dispatch that produced nothing; False if the request is not in flight."""
         return self.tracker.finished(request_id, now_s)
+
+    def corrected(self, backend: str, correction: Correction) -> None:
+        """Corrects the step costs of a backend, for the policy and everything that predicts.
+
+        Raises `KeyError` for an unknown backend, `DomainError` for factors that are none and for costs that cannot be
+        corrected: those of a context that was not made by `LoadedFleet.policy_context`.
+        """
+        cost = self.context.spec(backend).cost.step
+        if not isinstance(cost, LiveStepCost):
+            raise DomainError(f"the costs of {backend} cannot be corrected")
+        cost.correct(correction)
+        self.tracker.corrected(backend, correction)
+
+    def policy_state(self) -> object:
+        """What the policy says of itself, `None` if it says nothing; never raises."""
+        if not isinstance(self._policy, ShowsState):
+            return None
+        try:
+            return self._policy.state()
+        except Exception as error:  # noqa: BLE001 - foreign code, and only looked at
+            return {"error": f"{type(error).__name__}: {error}"}
 
     def end(self, outcome: Outcome, now_s: float) -> bool:
         """A request ended. Returns False, and learns nothing, if it had ended before."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.cost import ArmCost
@@ -74,4 +74,22 @@ class Policy(Protocol):
 
     def observe(self, outcome: Outcome) -> None:
         """Learns how a request it decided on turned out."""
+        ...
+
+
+@runtime_checkable
+class ShowsState(Protocol):
+    """What a policy may offer beside `Policy`: something for people to look at, on the dashboard.
+
+    Plain data (mappings, lists, strings, numbers, `None`) of bounded size, made when it is asked for; nothing may
+    depend on whether it was. The dashboard knows how to show
+
+        {"plan": [{"text_type", "tbt_target_ms", "tokens_per_s", "arms": [best first]}],
+         "arms": [{"arm", "batch", "tokens_per_s"}], "power_w": above idle, "planned_s": when}
+
+    and shows anything else as it is.
+    """
+
+    def state(self) -> Mapping[str, object]:
+        """What the policy has in mind at present."""
         ...

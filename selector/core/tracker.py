@@ -17,7 +17,15 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from selector.core.policy import BackendSpec
-from selector.core.types import BackendView, FleetView, LoadGroup, LoadSignal, RequestView
+from selector.core.types import (
+    NO_CORRECTION,
+    BackendView,
+    Correction,
+    FleetView,
+    LoadGroup,
+    LoadSignal,
+    RequestView,
+)
 
 __all__ = ["FleetTracker", "LoadSignal", "OutputLengthModel"]
 
@@ -49,8 +57,8 @@ class _Backend:
     """What is known of one backend."""
 
     __slots__ = (
-        "available", "foreign", "groups", "index", "own", "own_kv_tokens", "previous_surplus", "settings", "signal",
-        "signal_s", "spec", "stale", "unavailable_reason",
+        "available", "correction", "foreign", "groups", "index", "own", "own_kv_tokens", "previous_surplus", "settings",
+        "signal", "signal_s", "spec", "stale", "unavailable_reason",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec, index: int) -> None:
@@ -70,6 +78,7 @@ class _Backend:
         self.signal: LoadSignal | None = None
         self.signal_s: float | None = None
         self.settings: Mapping[str, float] = MappingProxyType({})
+        self.correction = NO_CORRECTION
         self.stale = False
         """Its view has to be built anew."""
 
@@ -116,6 +125,7 @@ class _Backend:
             max_kv_tokens=(signal and signal.max_kv_tokens) or spec.max_kv_tokens,
             max_context_tokens=spec.max_context_tokens,
             settings=self.settings,
+            correction=self.correction,
         )
 
 
@@ -192,6 +202,12 @@ class FleetTracker:
         home = self._home.get(request_id)
         return None if home is None else home[1]
 
+    def corrected(self, backend: str, correction: Correction) -> None:
+        """The costs of a backend changed: what was worked out from its view holds no more."""
+        state = self._backends[backend]
+        state.correction = correction
+        self._changed(state)
+
     def in_flight(self, backend: str | None = None) -> int:
         """Requests in flight on one backend, or on all."""
         return len(self._home) if backend is None else self._backends[backend].own
@@ -199,6 +215,10 @@ class FleetTracker:
     def polled_s(self, backend: str) -> float | None:
         """When the last poll of a backend was answered; `None` before the first."""
         return self._backends[backend].signal_s
+
+    def foreign(self, backend: str) -> int:
+        """Requests on a backend that this router did not send, as polls show them."""
+        return self._backends[backend].foreign
 
     def view(self, now_s: float) -> FleetView:
         """The fleet at `now_s`."""

@@ -89,6 +89,17 @@ class LoadSignal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """Factors on what a profile says of a backend's steps, from what was observed; 1 leaves it as it is."""
+
+    step_time_frac: float = 1.0
+    step_energy_frac: float = 1.0
+
+
+NO_CORRECTION = Correction()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackendView:
     """One backend as the tracker knows it now.
 
@@ -115,6 +126,8 @@ class BackendView:
     max_context_tokens: int
     settings: Mapping[str, float] = field(default_factory=lambda: _NO_SETTINGS)
     """Live settings of the arm (such as a verify budget) in force."""
+    correction: Correction = NO_CORRECTION
+    """In force in the costs of the backend's spec already: for showing, not for applying."""
 
     @property
     def mean_context_tokens(self) -> float:

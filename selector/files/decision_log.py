@@ -6,6 +6,8 @@
     end        how the request turned out
     poll       a backend's load, as polled
     health     a backend became available or not
+    correct    the step costs of a backend were corrected by what was observed, as policies see them from here on
+    energy     what a request drew on one backend; no policy sees it
 
 Version 1. Because it is complete and in order, `selector.simulator.replay` can make every decision again from it. Times
 `t_s` are seconds since the router started; `wall` is provenance. Prompts are never in it.
@@ -23,7 +25,7 @@ import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
 from selector.core.acceptancestate import AcceptanceState, CellState
-from selector.core.types import Candidate, Decision, LoadSignal, Outcome, RequestView
+from selector.core.types import Candidate, Correction, Decision, LoadSignal, Outcome, RequestView
 from selector.errors import TraceError
 from selector.files.validation import FileModel, read_text
 
@@ -137,7 +139,39 @@ class HeardEvent(_Event):
     """By router, arm and text type."""
 
 
-LogEvent = StartEvent | DecisionEvent | RetractEvent | EndEvent | PollEvent | HealthEvent | RestoredEvent | HeardEvent
+class CorrectionEvent(_Event):
+    """The step costs of a backend are its profile's times these factors from here on."""
+
+    event: Literal["correct"] = "correct"
+    t_s: float
+    backend: str
+    correction: Correction
+
+
+class EnergyEvent(_Event):
+    """What the boards counted for a request on one backend; `joules` is `None` when they were not read all the time."""
+
+    event: Literal["energy"] = "energy"
+    t_s: float
+    id: str
+    backend: str
+    joules: float | None
+    modelled_j: float
+    """By the profile, for the load that there was."""
+
+
+LogEvent = (
+    StartEvent
+    | DecisionEvent
+    | RetractEvent
+    | EndEvent
+    | PollEvent
+    | HealthEvent
+    | RestoredEvent
+    | HeardEvent
+    | CorrectionEvent
+    | EnergyEvent
+)
 
 _EVENTS: TypeAdapter[LogEvent] = TypeAdapter(Annotated[LogEvent, Field(discriminator="event")])
 

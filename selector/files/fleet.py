@@ -25,7 +25,10 @@
 
     [acceptance]                      # how acceptance is learnt; see `Acceptance` below
 
-    [router]                          # only serve reads it; see `Router` below
+    [router]                          # only serve reads these three; see `Router`, `Energy` and `Tracing` below
+    [energy]
+    urls = ["http://host0:9400"]      # `drafter-selector meter` on each GPU host
+    [tracing]
 
 Unknown keys are refused: a misspelt limit must not silently be no limit.
 """
@@ -33,12 +36,14 @@ Unknown keys are refused: a misspelt limit must not silently be no limit.
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
 
+from selector.core.correction import live
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.errors import FleetError, ProfileError
 from selector.files.profile import Profile, acceptance_model, load_profile
@@ -165,6 +170,25 @@ class Acceptance(FileModel):
     share_timeout_s: PositiveFloat = 1.0
 
 
+class Energy(FileModel):
+    """Where the energy that the boards draw can be read, and what is done with it. Times in seconds."""
+
+    urls: tuple[Url, ...] = ()
+    """One `drafter-selector meter` per GPU host, or an emulated server or fleet; `/energy` is asked of each."""
+    poll_interval_s: PositiveFloat = 1.0
+    poll_timeout_s: PositiveFloat = 2.0
+    correct: bool = False
+    """Whether the costs that policies predict with follow what is observed, within a factor of 2."""
+    correct_every_s: PositiveFloat = 10.0
+
+
+class Tracing(FileModel):
+    """OpenTelemetry traces (extra `otel`). Where they go is said by the standard `OTEL_` environment variables."""
+
+    enabled: bool = False
+    service_name: str = "drafter-selector"
+
+
 class Fleet(FileModel):
     """The file."""
 
@@ -175,6 +199,8 @@ class Fleet(FileModel):
     policy: PolicyChoice = PolicyChoice()
     acceptance: Acceptance = Acceptance()
     router: Router = Router()
+    energy: Energy = Energy()
+    tracing: Tracing = Tracing()
 
     @model_validator(mode="after")
     def _consistent(self) -> Fleet:
@@ -266,12 +292,12 @@ class LoadedFleet:
         )
 
     def policy_context(self, seed: int = 0) -> PolicyContext:
-        """A fresh context with its own acceptance model, for one run of one policy."""
+        """A fresh context for one run of one policy: its own acceptance model and (correctable) costs."""
         pairs = [(backend.arm, self.profiles[backend.profile]) for backend in self.fleet.backends]
         options = self.fleet.acceptance
         return PolicyContext(
             target=self.fleet.target,
-            backends=self.specs,
+            backends=tuple(replace(spec, cost=live(spec.cost)) for spec in self.specs),
             acceptance=acceptance_model(
                 pairs, half_life_requests=options.half_life_requests, refine_keys=options.refine_keys
             ),

@@ -5,6 +5,8 @@
      └─ uvicorn ──▶ app ──▶ relay                         a request that is not plain: the same, through ASGI
                      └────▶ control                       what the router says about itself
             watch ──▶ dispatch                            polls, health, identity
+           meters ──▶ books ◀── dispatch                  what was predicted and what came, joules included
+          control ──▶ views ──▶ live, explain             what people look at
 
 `running` puts them together. `admission` lets requests in, on both ways, before their body is read. `dispatch` and what
 is under it know nothing of HTTP. docs/relay.md says why there are two ways and what they cost.

@@ -11,13 +11,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from selector.errors import SelectorError
 from selector.router.answers import RefusedRequest, too_large
 from selector.router.metrics import RouterMetrics
 from selector.router.routes import Route
 from selector.router.wire import Headers
+
+if TYPE_CHECKING:
+    from selector.router.tracing import RequestTrace
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -40,6 +43,8 @@ class Incoming:
     headers: Headers
     """Names in lower case."""
     body: bytes
+    trace: RequestTrace | None = None
+    """`None` where nothing is traced."""
 
 
 class Pausable(Protocol):

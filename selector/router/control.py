@@ -16,6 +16,7 @@ from selector.errors import UpstreamError
 from selector.router.acceptancereport import acceptance_report
 from selector.router.answers import flat_error
 from selector.router.state import RouterState
+from selector.router.views import add_views
 from selector.router.watch import WatchedBackend
 
 _MODELS_KEPT_S = 60.0
@@ -70,6 +71,7 @@ def control_app(state: RouterState) -> FastAPI:
     async def abort_request(request: Request) -> Response:
         return await _abort(state, await request.body())
 
+    add_views(app, state, _json)
     return app
 
 

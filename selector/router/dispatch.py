@@ -18,9 +18,19 @@ from selector.core.acceptancestate import AcceptanceState, Contribution, check
 from selector.core.controller import Controller
 from selector.core.eligibility import can_ever_serve, within_context
 from selector.core.stream import SpecCounts, StreamObserver
-from selector.core.types import BackendView, Decision, Finish, LoadSignal, Outcome, RequestView
+from selector.core.types import (
+    NO_CORRECTION,
+    BackendView,
+    Correction,
+    Decision,
+    Finish,
+    LoadSignal,
+    Outcome,
+    RequestView,
+)
 from selector.files.decision_log_writer import DecisionLogWriter
 from selector.router.answers import RETRY_SOON, RefusedRequest
+from selector.router.books import Books
 from selector.router.headers import decision_headers
 from selector.router.metrics import RouterMetrics
 from selector.router.request import ClientRequest
@@ -37,6 +47,7 @@ class Flight:
     arm: str
     reason: str
     dispatched_s: float
+    predicted_tbt_ms: float | None = None
     observer: StreamObserver = field(default_factory=StreamObserver)
     over: bool = False
     """Ended or retracted."""
@@ -44,7 +55,7 @@ class Flight:
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """What the client is told about the decision."""
-        return decision_headers(self.arm, self.backend, self.reason)
+        return decision_headers(self.request.id, self.arm, self.backend, self.reason, self.predicted_tbt_ms)
 
 
 class Dispatcher:
@@ -55,6 +66,7 @@ class Dispatcher:
         controller: Controller,
         metrics: RouterMetrics,
         clock: Callable[[], float],
+        books: Books,
         *,
         log: DecisionLogWriter | None = None,
         adaptive_arms: Collection[str] = (),
@@ -65,11 +77,16 @@ class Dispatcher:
         """In flight, by the router's request id."""
         self.recent: deque[Mapping[str, object]] = deque(maxlen=_KEPT_DECISIONS)
         """The last decisions and outcomes, oldest first."""
+        self.books = books
         self._metrics = metrics
         self._clock = clock
         self._log = log
         self._adaptive_arms = frozenset(adaptive_arms)
         self._largest_context = max(spec.max_context_tokens for spec in controller.context.backends)
+
+    def now_s(self) -> float:
+        """Seconds since the router started."""
+        return self._clock()
 
     def expected_output_tokens(self, text_type: str, max_output_tokens: int | None) -> float:
         """For building a `RequestView`."""
@@ -113,6 +130,7 @@ class Dispatcher:
         self.controller.end(outcome, now_s)
         self._write("end", {"t_s": now_s, "outcome": outcome})
         self._metrics.ended(view, outcome)
+        self.books.ended(view, outcome, now_s)
         self.recent.append({"event": "end", "t_s": now_s, "outcome": outcome})
 
     def polled(self, backend: str, signal: LoadSignal) -> None:
@@ -120,10 +138,17 @@ class Dispatcher:
         now_s = self._clock()
         self.controller.tracker.polled(backend, signal, now_s)
         self._write("poll", {"t_s": now_s, "backend": backend, "signal": signal})
+        self.books.others(backend, self.controller.tracker.foreign(backend), now_s)
 
     def health_changed(self, backend: str, *, available: bool, reason: str | None) -> None:
         """A backend became available or not."""
         self._health(backend, available, reason, self._clock())
+        self._metrics.availability_changed(backend, available)
+
+    def corrected(self, backend: str, correction: Correction) -> None:
+        """The step costs of a backend are its profile's times these factors from now on, as policies see them."""
+        self.controller.corrected(backend, correction)
+        self._write("correct", {"t_s": self._clock(), "backend": backend, "correction": correction})
 
     def restored(self, state: AcceptanceState) -> None:
         """What an earlier run learnt is taken over. Raises `DomainError`, and changes nothing, if it does not fit."""
@@ -146,11 +171,20 @@ class Dispatcher:
         failures = self.controller.policy_failures
         with self._hidden(tried, now_s) if tried else nullcontext():
             decision = self.controller.decide(view, now_s)
-            self._log_decision(view, decision, now_s, fallback=self.controller.policy_failures > failures)
+            fallback = self.controller.policy_failures > failures
+            self._log_decision(view, decision, now_s, fallback=fallback)
+        self._keep_account(request, view, decision, now_s, fallback=fallback)
         if decision.backend is None:
             raise RefusedRequest(503, f"the policy refused the request: {decision.reason}", headers=[RETRY_SOON])
         arm = self.controller.context.spec(decision.backend).arm
-        flight = Flight(request=request, backend=decision.backend, arm=arm, reason=decision.reason, dispatched_s=now_s)
+        flight = Flight(
+            request=request,
+            backend=decision.backend,
+            arm=arm,
+            reason=decision.reason,
+            dispatched_s=now_s,
+            predicted_tbt_ms=_predicted_tbt_ms(decision),
+        )
         if decision.backend in tried:
             self._take_back(flight, "failed this request before", now_s)
             raise self._no_backend(tried)
@@ -159,6 +193,8 @@ class Dispatcher:
     def _take_back(self, flight: Flight, why: str, now_s: float) -> None:
         self.controller.retract(flight.request.id, now_s)
         self._write("retract", {"t_s": now_s, "id": flight.request.id, "backend": flight.backend, "why": why})
+        if flight.request.view is not None:
+            self.books.retracted(flight.request.view, flight.backend, why, now_s)
 
     def _least_loaded(self, request: ClientRequest, tried: Collection[str], now_s: float) -> Flight:
         views = self._available(tried, now_s)
@@ -240,6 +276,15 @@ class Dispatcher:
         self._metrics.decided(None if spec is None else spec.arm, decision.reason)
         self.recent.append({"event": "decision", **fields})
 
+    def _keep_account(
+        self, request: ClientRequest, view: RequestView, decision: Decision, now_s: float, *, fallback: bool
+    ) -> None:
+        arm, correction = None, NO_CORRECTION
+        if decision.backend is not None:
+            arm = self.controller.context.spec(decision.backend).arm
+            correction = self.books.corrections.in_force(decision.backend)
+        self.books.decided(view, request.rids, decision, arm, now_s, fallback=fallback, correction=correction)
+
     def _outcome(self, flight: Flight, view: RequestView, finish: Finish, now_s: float) -> Outcome:
         seen = flight.observer
         spec = self._believable(flight.arm, seen.spec)
@@ -273,3 +318,11 @@ class Dispatcher:
     def _write(self, event: str, fields: Mapping[str, object]) -> None:
         if self._log is not None:
             self._log.write(event, fields)
+
+
+def _predicted_tbt_ms(decision: Decision) -> float | None:
+    """Of the backend decided on; policies that do not predict say nothing."""
+    for candidate in decision.candidates:
+        if candidate.backend == decision.backend:
+            return candidate.tbt_ms
+    return None

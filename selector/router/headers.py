@@ -43,13 +43,17 @@ def response_headers(headers: Headers) -> Headers:
     return _end_to_end(headers, _NOT_PASSED_ON)
 
 
-def decision_headers(arm: str, backend: str, reason: str) -> Headers:
-    """Where a request went, and why."""
-    return [
+def decision_headers(rid: str, arm: str, backend: str, reason: str, predicted_tbt_ms: float | None) -> Headers:
+    """Where a request went and why, and by which name `/explain` says more."""
+    headers = [
         (OWN_PREFIX + b"arm", _line(arm)),
         (OWN_PREFIX + b"backend", _line(backend)),
         (OWN_PREFIX + b"reason", _line(reason)),
+        (OWN_PREFIX + b"rid", _line(rid)),
     ]
+    if predicted_tbt_ms is not None:
+        headers.append((OWN_PREFIX + b"predicted-tbt-ms", b"%.3f" % predicted_tbt_ms))
+    return headers
 
 
 def _end_to_end(headers: Headers, dropped: frozenset[bytes]) -> Headers:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -14,6 +14,7 @@ from selector.core.types import Finish, Outcome, RequestView
 
 _TBT_BUCKETS_S = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
 _TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
+_RATIO_BUCKETS = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
 _MOST_REASON_KINDS = 32
 _KIND = re.compile(r"[^\d:;,(]*")
 _PREFIX = "drafter_selector_"
@@ -28,6 +29,7 @@ class RouterMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
         self._readings = _Readings()
         self._registry.register(self._readings)
         self._reason_kinds: set[str] = set()
@@ -38,8 +40,27 @@ class RouterMetrics:
             "tbt_target", "Requests with a target: met, missed, or unknown.", ["slo_class", "result"]
         )
         self._accepted_tokens = self._counter("accepted_tokens", "Tokens delivered.", ["arm", "text_type"])
-        self._tbt = self._histogram("tbt_seconds", "Mean time between tokens of a request.", _TBT_BUCKETS_S)
-        self._ttft = self._histogram("ttft_seconds", "Time to the first token.", _TTFT_BUCKETS_S)
+        self._tbt = self._histogram(
+            "tbt_seconds", "Mean time between tokens of a request.", "slo_class", _TBT_BUCKETS_S
+        )
+        self._ttft = self._histogram("ttft_seconds", "Time to the first token.", "slo_class", _TTFT_BUCKETS_S)
+        self._tbt_ratio = self._histogram(
+            "tbt_prediction_ratio", "Time between tokens over what the policy predicted.", "arm", _RATIO_BUCKETS
+        )
+        self._retries = self._counter("retries", "Requests taken back before the first byte.", ["backend"])
+        self._state_changes = self._counter(
+            "backend_state_changes", "Times a backend became available or not.", ["backend", "available"]
+        )
+        drawn = ["backend", "arm", "text_type"]
+        self._request_joules = self._counter("request_energy_joules", "Board energy of requests, shared out.", drawn)
+        self._modelled_joules = self._counter("modelled_energy_joules", "Of the same, by the profile.", drawn)
+        self._metered_tokens = self._counter("metered_tokens", "Tokens of the same.", drawn)
+        self._energy_ratio = self._histogram(
+            "energy_prediction_ratio", "Joules of a request over those by the profile.", "arm", _RATIO_BUCKETS
+        )
+        self._gpu_joules = self._counter(
+            "gpu_energy_joules", "Board energy by what it went into: requests, others, idle.", ["gpu", "part"]
+        )
         self.upstream_errors = self._counter("upstream_errors", "Failures of backends under requests.", ["backend"])
         self.refused_requests = self._counter("refused_requests", "Requests that the router answered.", ["status"])
         self.refused_rates = self._counter("refused_accept_rates", "Accept rates outside 0 to 1.", [])
@@ -69,6 +90,32 @@ class RouterMetrics:
         if request.tbt_target_ms is not None:
             self._of(self._attainment, request.slo_class, _attained(request.tbt_target_ms, outcome)).inc()
 
+    def retried(self, backend: str) -> None:
+        """A request was taken back from a backend before its first byte."""
+        self._of(self._retries, backend).inc()
+
+    def availability_changed(self, backend: str, available: bool) -> None:
+        """A backend gets requests from now on, or none."""
+        self._of(self._state_changes, backend, "true" if available else "false").inc()
+
+    def tbt_predicted(self, arm: str, ratio: float) -> None:
+        """A request whose TBT was predicted ended at `ratio` times that."""
+        self._of(self._tbt_ratio, arm).observe(ratio)
+
+    def metered(self, gpu: str, *, idle_j: float, others_j: float, requests_j: float) -> None:
+        """A board was read."""
+        for part, joules in (("idle", idle_j), ("others", others_j), ("requests", requests_j)):
+            self._of(self._gpu_joules, gpu, part).inc(max(0.0, joules))
+
+    def settled(self, outcome: Outcome, joules: float, modelled_j: float) -> None:
+        """What a request drew is known."""
+        labels = outcome.backend, outcome.arm, outcome.text_type
+        self._of(self._request_joules, *labels).inc(joules)
+        self._of(self._modelled_joules, *labels).inc(modelled_j)
+        self._of(self._metered_tokens, *labels).inc(outcome.accepted_tokens)
+        if modelled_j > 0.0:
+            self._of(self._energy_ratio, outcome.arm).observe(joules / modelled_j)
+
     def _of(self, metric: _Labelled, *labels: str) -> _Labelled:
         """The metric for these label values. `labels` checks and locks each time, and there are few that ever come."""
         key = (metric, labels)
@@ -92,8 +139,8 @@ class RouterMetrics:
     def _counter(self, name: str, text: str, labels: Iterable[str]) -> Counter:
         return Counter(_PREFIX + name, text, list(labels), registry=self._registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(_PREFIX + name, text, ["slo_class"], buckets=buckets, registry=self._registry)
+    def _histogram(self, name: str, text: str, label: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(_PREFIX + name, text, [label], buckets=buckets, registry=self._registry)
 
 
 def _attained(target_ms: float, outcome: Outcome) -> str:

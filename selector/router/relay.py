@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 from selector.core.types import Finish
 from selector.errors import UpstreamError
@@ -27,6 +28,9 @@ from selector.router.metrics import RouterMetrics
 from selector.router.request import ClientRequest, RequestReader
 from selector.router.upstream import Upstream
 from selector.router.watch import FleetWatch
+
+if TYPE_CHECKING:
+    from selector.router.tracing import Tracing
 
 _SLOWEST_TBT_S = 0.25
 """Slower than any reader would accept: only for telling a long answer from none."""
@@ -43,8 +47,10 @@ class Relay:
         reader: RequestReader,
         metrics: RouterMetrics,
         clock: Callable[[], float],
+        tracing: Tracing | None = None,
     ) -> None:
         """`clock` gives seconds since the router started."""
+        self._tracing = tracing
         self._upstreams = upstreams
         self._dispatcher = dispatcher
         self._watch = watch
@@ -59,12 +65,18 @@ class Relay:
         """One request, answered in every case but that of a client that left: then the task is cancelled."""
         self._running += 1
         self._idle.clear()
+        if self._tracing is not None:
+            incoming.trace = self._tracing.request(incoming)
         try:
             request = self._read(incoming)
             await self._deliver(request, incoming, client)
         except RefusedRequest as refused:
             refuse(client, incoming.route, refused, self._metrics)
+            if incoming.trace is not None:
+                incoming.trace.refused(refused)
         finally:
+            if incoming.trace is not None:
+                incoming.trace.end()
             self._running -= 1
             if not self._running:
                 self._idle.set()
@@ -81,8 +93,10 @@ class Relay:
     async def _deliver(self, request: ClientRequest, incoming: Incoming, client: Client) -> None:
         tried: set[str] = set()
         delivered = False
+        trace = incoming.trace
+        place = self._dispatcher.place if trace is None else trace.deciding(self._dispatcher.place)
         while not delivered:
-            flight = self._dispatcher.place(request, tried)
+            flight = place(request, tried)
             tried.add(flight.backend)
             try:
                 delivered = await self._deliver_from(flight, tried, incoming, client)
@@ -93,6 +107,8 @@ class Relay:
             finally:
                 # Only an error of the router itself leaves a flight open.
                 self._dispatcher.end(flight, Finish.FAILED)
+                if trace is not None:
+                    trace.left(flight, delivered=delivered)
 
     async def _deliver_from(self, flight: Flight, tried: set[str], incoming: Incoming, client: Client) -> bool:
         """Whether the client got its answer; if not, the flight is retracted and there is another backend to try."""
@@ -100,10 +116,13 @@ class Relay:
         facts = self._watch.backends[flight.backend].facts
         additions = additions_for(request, spec_details=facts.spec_details, usage_by_default=facts.usage_by_default)
         path = request.route.path.encode()
+        headers = request_headers(incoming.headers, upstream.api_key)
+        if incoming.trace is not None:
+            headers = incoming.trace.asking(flight, upstream.url + request.route.path, headers)
         try:
             answer = await upstream.post(
                 b"%b?%b" % (path, incoming.query) if incoming.query else path,
-                request_headers(incoming.headers, upstream.api_key),
+                headers,
                 body_with(request, additions),
                 generating_s=_generating_s(request, upstream),
             )
@@ -115,6 +134,8 @@ class Relay:
             self._dispatcher.end(flight, Finish.FAILED)
             message = f"backend {flight.backend} failed: {failed}"
             raise RefusedRequest(503, message, headers=[RETRY_SOON, *flight.headers]) from None
+        if incoming.trace is not None:
+            incoming.trace.answered(answer.status)
         try:
             if answer.status == 503 and self._dispatcher.has_place(request, tried):
                 # Its queue is full, or it is going down: neither has produced anything.

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import uvicorn
 
@@ -30,13 +30,16 @@ from selector.files.decision_log import BackendRecord, PolicyRecord, StartEvent
 from selector.files.decision_log_writer import DecisionLogWriter
 from selector.files.fleet import LoadedFleet
 from selector.files.policy import LoadedPolicy
-from selector.router.acceptancereport import read_acceptance_metrics
 from selector.router.admission import Admission
 from selector.router.app import RouterApp
+from selector.router.books import Books
 from selector.router.control import control_app
+from selector.router.corrections import correct_regularly
 from selector.router.dispatch import Dispatcher
 from selector.router.front import Front
+from selector.router.meters import Meters
 from selector.router.metrics import RouterMetrics
+from selector.router.readings import read_by_metrics
 from selector.router.relay import Relay
 from selector.router.request import RequestReader
 from selector.router.sharing import AcceptanceSharing
@@ -45,7 +48,13 @@ from selector.router.state import RouterState
 from selector.router.upstream import Upstream
 from selector.router.watch import FleetWatch
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from selector.router.tracing import Tracing
+
 _KEEP_ALIVE_S = 75
+_LAST_SPANS_WITHIN_S = 5.0
 _CLOSE_WITHIN_S = 1
 """How long connections may take to close once their requests are over or given up."""
 
@@ -65,8 +74,12 @@ class RunningRouter:
         decision_log: Path | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        tracer_provider: TracerProvider | None = None,
     ) -> None:
-        """`params` are the policy's. Host, port and log default to the fleet file's; port 0 is any free one."""
+        """`params` are the policy's. Host, port and log default to the fleet file's; port 0 is any free one.
+
+        Without a `tracer_provider` (the caller's to shut down), the fleet file says whether there are traces.
+        """
         options = fleet.fleet.router
         self._fleet = fleet
         self._policy = policy
@@ -78,6 +91,7 @@ class RunningRouter:
         self._log_path = named_log if decision_log is None else decision_log
         self._seed = seed
         self._clock = clock
+        self._tracer_provider = tracer_provider
         self._stack = AsyncExitStack()
 
     @property
@@ -141,7 +155,10 @@ class RunningRouter:
             for backend in fleet.fleet.backends
             if "--speculative-adaptive" in profiles[backend.name].arm(backend.arm).launch.flags
         ]
-        dispatcher = Dispatcher(controller, metrics, now_s, log=log, adaptive_arms=adaptive)
+        energy = fleet.fleet.energy
+        books = Books(fleet.specs, context.acceptance, metrics, metered=bool(energy.urls), log=log)
+        dispatcher = Dispatcher(controller, metrics, now_s, books, log=log, adaptive_arms=adaptive)
+        meters = Meters(energy, books, now_s) if energy.urls else None
         learning = fleet.fleet.acceptance
         snapshots = AcceptanceSnapshots(
             dispatcher,
@@ -173,19 +190,43 @@ class RunningRouter:
             log=log,
             snapshots=snapshots,
             sharing=sharing,
+            meters=meters,
+            corrects=energy.correct,
             now_s=now_s,
         )
-        _read_by_metrics(self.state)
+        read_by_metrics(self.state)
         reader = RequestReader(fleet.fleet, dispatcher.expected_output_tokens)
-        self._relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s)
+        self._relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s, self._tracing(stack))
         admission = Admission(self.state, max_body_bytes=options.max_body_bytes)
         app = RouterApp(admission, self._relay, control_app(self.state))
         await watch.first_look()
         stack.push_async_callback(_cancelled, asyncio.create_task(watch.run()))
+        if meters is not None:
+            stack.push_async_callback(meters.close)
+            stack.push_async_callback(_cancelled, asyncio.create_task(meters.run()))
+        if energy.correct:
+            correcting = correct_regularly(dispatcher, energy.correct_every_s)
+            stack.push_async_callback(_cancelled, asyncio.create_task(correcting))
         server = _Server(app, partial(Front, relay=self._relay, admission=admission))
         stack.push_async_callback(server.end)
         await server.begin(listener)
         stack.push_async_callback(self._drain_once)
+
+    def _tracing(self, stack: AsyncExitStack) -> Tracing | None:
+        """`None` where nothing is traced; then nothing of OpenTelemetry is imported."""
+        provider, options = self._tracer_provider, self._fleet.fleet.tracing
+        if provider is None and not options.enabled:
+            return None
+        try:
+            from selector.router.tracing import Tracing, provider_to_collector
+        except ModuleNotFoundError as missing:
+            where, problem = f"{self._fleet.where}: tracing.enabled", f"needs OpenTelemetry ({missing})"
+            raise UsageError(where, problem, "install drafter-selector[otel]") from None
+        if provider is None:
+            own = provider_to_collector(options.service_name)
+            stack.push_async_callback(_shut_down, own)
+            provider = own
+        return Tracing(provider)
 
     def _listener(self) -> socket.socket:
         try:
@@ -272,27 +313,18 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _CanShutDown(Protocol):
+    def shutdown(self) -> None: ...
+
+
+async def _shut_down(provider: _CanShutDown) -> None:
+    """Sends what is left, unless the collector takes too long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_SPANS_WITHIN_S):
+            await asyncio.to_thread(provider.shutdown)
+
+
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-
-
-def _read_by_metrics(state: RouterState) -> None:
-    """Connects the metrics that are read and not counted."""
-    metrics, controller, log = state.metrics, state.dispatcher.controller, state.log
-    for name, watched in state.watch.backends.items():
-        labels = {"backend": name, "arm": watched.upstream.arm}
-
-        def in_flight(name: str = name) -> float:
-            return controller.tracker.in_flight(name)
-
-        def available(name: str = name) -> float:
-            return float(state.watch.backends[name].health.state == "available")
-
-        metrics.read_gauge("in_flight_requests", "Requests on a backend.", in_flight, **labels)
-        metrics.read_gauge("backend_available", "Whether a backend gets requests.", available, **labels)
-    metrics.read_counter("policy_failures", "Times the fallback stepped in.", lambda: controller.policy_failures)
-    read_acceptance_metrics(metrics, controller.context.acceptance, state.snapshots, state.sharing)
-    if log is not None:
-        metrics.read_counter("decision_log_dropped_lines", "Lines that were not written.", lambda: log.dropped)

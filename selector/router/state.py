@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from selector.files.decision_log import PolicyRecord
 from selector.files.decision_log_writer import DecisionLogWriter
 from selector.router.dispatch import Dispatcher
+from selector.router.meters import Meters
 from selector.router.metrics import RouterMetrics
 from selector.router.sharing import AcceptanceSharing
 from selector.router.snapshots import AcceptanceSnapshots
@@ -27,6 +28,10 @@ class RouterState:
     log: DecisionLogWriter | None
     snapshots: AcceptanceSnapshots
     sharing: AcceptanceSharing | None
+    meters: Meters | None
+    """`None` where no energy is metered."""
+    corrects: bool
+    """Whether corrections of the cost model are put in force."""
     now_s: Callable[[], float]
     """Seconds since the router started."""
     draining: bool = False

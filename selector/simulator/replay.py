@@ -13,8 +13,10 @@ from selector.core.controller import Controller
 from selector.core.types import Decision
 from selector.errors import TraceError
 from selector.files.decision_log import (
+    CorrectionEvent,
     DecisionEvent,
     EndEvent,
+    EnergyEvent,
     HealthEvent,
     HeardEvent,
     LogEvent,
@@ -52,6 +54,10 @@ def replay(events: Iterable[LogEvent], controller: Controller) -> Iterator[tuple
                 controller.restored(event.state)
             case HeardEvent():
                 controller.heard(event.others)
+            case CorrectionEvent():
+                controller.corrected(event.backend, event.correction)
+            case EnergyEvent():
+                pass  # for people
 
 
 def _decided_again(event: DecisionEvent, controller: Controller) -> Decision:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import io
+import json
 import math
 import os
 import random
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 
 from selector.core.controller import Controller
 from selector.core.eligibility import eligible
-from selector.core.policy import BackendSpec, Policy, PolicyContext
+from selector.core.policy import BackendSpec, Policy, PolicyContext, ShowsState
 from selector.core.prediction import predict
 from selector.core.tracker import LoadSignal
 from selector.core.types import UNKNOWN_TEXT_TYPE, Capability, Decision, Finish, FleetView, Outcome, RequestView
@@ -322,3 +323,17 @@ def test_policies_import_only_the_core(name: str) -> None:
 )
 def test_a_foreign_import_is_seen(source: str) -> None:
     assert len(foreign_imports(source)) == 1
+
+
+@every_policy
+def test_what_it_says_of_itself_is_plain_bounded_and_changes_nothing(name: str) -> None:
+    context = policy_context(specs_of("none", "dspark-8", "none"))
+    asked, left = make(name, context), make(name, context)
+    views = [fleet_view(context.backends, now_s=float(i)) for i in range(40)]
+    for i, view in enumerate(views):
+        request = request_view(f"r{i}", arrival_s=float(i), tbt_target_ms=5.0 + i)
+        if isinstance(asked, ShowsState):
+            json.dumps(asked.state(), allow_nan=False)
+        assert asked.decide(request, view) == left.decide(request, view)
+    if isinstance(asked, ShowsState):
+        assert len(json.dumps(asked.state())) < 64 * 1024

@@ -73,12 +73,13 @@ def fleet_of(
     arms: Sequence[str],
     *,
     backend_more: str = "",
+    tables_more: str = "",
     acceptance: Mapping[str, object] | None = None,
     **router: Any,
 ) -> LoadedFleet:
     """Backends b0, b1 … with these arms, an SLO class with a target and one without.
 
-    `acceptance` and `router` go into their tables.
+    `acceptance` and `router` go into their tables, `tables_more` after them.
     """
     options = {"poll_interval_s": 0.02, "poll_timeout_s": 5.0, "drain_timeout_s": 5.0, **router}
     tables = "".join(
@@ -109,6 +110,7 @@ def fleet_of(
         {learning}
         [router]
         {settings}
+        {tables_more}
         """
     return LoadedFleet(parse_fleet(text, "fleet.toml"), "fleet.toml", {"made-up": made_up_profile()})
 
@@ -129,12 +131,17 @@ async def routed(
     policy: str = "least_loaded",
     decision_log: Path | None = None,
     backend_more: str = "",
+    tables_more: str = "",
     clock: Callable[[], float] = time.monotonic,
     **router: Any,
 ) -> AsyncIterator[RunningRouter]:
     """A router in front of `upstreams`, all of arm `none` unless `arms` says otherwise."""
     fleet = fleet_of(
-        [upstream.url for upstream in upstreams], arms or ["none"] * len(upstreams), backend_more=backend_more, **router
+        [upstream.url for upstream in upstreams],
+        arms or ["none"] * len(upstreams),
+        backend_more=backend_more,
+        tables_more=tables_more,
+        **router,
     )
     chosen, fallback = load_policy_file(policy), _fallback()
     async with RunningRouter(fleet, chosen, fallback, port=0, decision_log=decision_log, clock=clock) as running:

@@ -203,7 +203,9 @@ async def test_an_error_passes_as_it_came_with_the_decision_beside_it(script: Sc
             assert (answer.status, await answer.body()) == direct[:2]
             own = [header for header in answer.headers if header[0].startswith("x-drafter-selector-")]
             assert sorted(set(answer.headers) - set(own)) == sorted(direct[2])
-            assert [name for name, _ in own] == [f"x-drafter-selector-{name}" for name in ("arm", "backend", "reason")]
+            assert [name for name, _ in own] == [
+                f"x-drafter-selector-{name}" for name in ("arm", "backend", "reason", "rid")
+            ]
 
 
 async def test_hop_by_hop_and_spoofed_headers_stay_behind_and_the_others_pass() -> None:

@@ -181,3 +181,15 @@ def test_whether_a_request_can_be_served_now(context: PolicyContext) -> None:
     for spec in context.backends:
         controller.tracker.health_changed(spec.name, False, "down", 0.0)
     assert not controller.can_serve_now(request_view(), 0.0)
+
+
+def test_what_a_policy_says_of_itself_never_fails_anybody(context: PolicyContext) -> None:
+    class Speaking(Scripted):
+        def state(self) -> dict[str, object]:
+            if self.failure:
+                raise self.failure
+            return {"plan": "none"}
+
+    assert Controller(context, Scripted()).policy_state() is None
+    assert Controller(context, Speaking()).policy_state() == {"plan": "none"}
+    assert Controller(context, Speaking(failure=RuntimeError("no"))).policy_state() == {"error": "RuntimeError: no"}

@@ -10,13 +10,15 @@ import orjson
 import pytest
 
 from selector.core.tracker import LoadSignal
-from selector.core.types import Candidate, Capability, Finish, Outcome, RequestView
+from selector.core.types import Candidate, Capability, Correction, Finish, Outcome, RequestView
 from selector.errors import TraceError
 from selector.files import decision_log_writer
 from selector.files.decision_log import (
     BackendRecord,
+    CorrectionEvent,
     DecisionEvent,
     EndEvent,
+    EnergyEvent,
     HealthEvent,
     PolicyRecord,
     PollEvent,
@@ -71,6 +73,8 @@ EVENTS = (
     PollEvent(t_s=1.0, backend="b0", signal=LoadSignal(running=3, waiting=0, kv_tokens=1e5)),
     HealthEvent(t_s=1.1, backend="b0", available=False, reason="down"),
     HealthEvent(t_s=1.2, backend="b0", available=True, reason=None),
+    CorrectionEvent(t_s=1.3, backend="b0", correction=Correction(step_time_frac=1.0 / 3, step_energy_frac=1.1)),
+    EnergyEvent(t_s=1.4, id="r", backend="b0", joules=None, modelled_j=0.1 + 0.2),
 )
 
 
@@ -108,7 +112,7 @@ def test_what_a_crash_cut_short_is_cut_off_when_the_log_goes_on(tmp_path: Path) 
     written(log)
     with log.open("ab") as file:
         file.write(b'{"v":1,"event":"end","t_s":' + b"1" * 100_000)
-    with pytest.raises(TraceError, match=r"log\.jsonl:8: is not JSON"):
+    with pytest.raises(TraceError, match=rf"log\.jsonl:{len(EVENTS) + 2}: is not JSON"):
         read_decision_log(log)
     written(log)
     assert len(read_decision_log(log)) == 2 * len([START, *EVENTS])

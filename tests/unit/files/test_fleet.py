@@ -88,6 +88,9 @@ def test_without_classes_the_default_class_has_no_target() -> None:
         ("http://127.0.0.1:30000/", "http://:1", "is 'http://:1': must be http://HOST:PORT"),
         ("http://127.0.0.1:30000/", "http://h/?x=1", "must be http://HOST:PORT"),
         ("[slo]", "[slo]\ndefault_class = 3", "f.toml: is not TOML (Cannot overwrite a value"),
+        ("[policy]", "[energy]\npoll_interval = 1\n[policy]", "energy.poll_interval: is not a known field"),
+        ("[policy]", "[energy]\nurls = ['h:1']\n[policy]", "energy.urls[0]: is 'h:1': must start with http://"),
+        ("[policy]", "[energy]\npoll_interval_s = 0\n[policy]", "energy.poll_interval_s: is 0: should be greater"),
         ("[policy]", "[router]\nport = 70000\n[policy]", "f.toml: router.port: is 70000: should be less than or equal"),
     ],
 )  # fmt: skip
@@ -159,7 +162,11 @@ def test_a_backend_that_does_not_fit_its_profile_is_refused(old: str, new: str, 
 def test_a_policy_context_is_fresh_each_time() -> None:
     fleet = loaded(FLEET)
     one, other = fleet.policy_context(seed=3), fleet.policy_context()
-    assert (one.target, one.seed, one.backends) == ("Qwen3-8B", 3, fleet.specs)
+    assert (one.target, one.seed) == ("Qwen3-8B", 3)
+    assert [(spec.name, spec.gpus) for spec in one.backends] == [(spec.name, spec.gpus) for spec in fleet.specs]
+    for spec, again, profiled in zip(one.backends, other.backends, fleet.specs, strict=True):
+        assert spec.cost.step.step(4, 900) == again.cost.step.step(4, 900) == profiled.cost.step.step(4, 900)
+        assert len({id(each.cost.step) for each in (spec, again, profiled)}) == 3  # correctable apart
     one.acceptance.observe("dspark-8", "code", 1_000_000, 0)
     assert one.acceptance.accept_length("dspark-8", "code") < 1.1
     assert other.acceptance.accept_length("dspark-8", "code") > 5

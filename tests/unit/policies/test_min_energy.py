@@ -479,3 +479,17 @@ def test_a_fleet_that_is_down_is_planned_for_again_when_it_is_back() -> None:
 
     assert decide(0, "b0", "b1").backend is None
     assert decide(1).reason.startswith("planned: ")
+
+
+def test_its_state_is_the_plan_that_it_follows() -> None:
+    stream = Stream(specs_of("none", "dspark-8"))
+    assert stream.controller.policy_state() == {"plan": [], "arms": []}
+    decision = stream.poisson(5.0, 20.0, text_type="code", tbt_target_ms=25.0)[-1]
+    state: Any = stream.controller.policy_state()
+    (demand,) = state["plan"]
+    assert (demand["text_type"], demand["tbt_target_ms"]) == ("code", 25.0)
+    assert demand["tokens_per_s"] > 0
+    planned = {each["arm"]: each["batch"] for each in state["arms"]}
+    chosen = next(each.arm for each in decision.candidates if each.backend == decision.backend)
+    assert demand["arms"][0] == chosen
+    assert decision.reason.endswith(f"of {planned[chosen]}")
