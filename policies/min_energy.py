@@ -262,12 +262,13 @@ class MinEnergy:
         plan = self._plan
         if plan is None:
             return {"plan": [], "arms": []}
+        rates = {demand.key: demand.tokens_per_s for demand in self._planned_for.demands}
         return {
             "plan": [
                 {
                     "text_type": text_type,
                     "tbt_target_ms": target_ms,
-                    "tokens_per_s": self._planned_for.get((text_type, target_ms)),
+                    "tokens_per_s": rates.get((text_type, target_ms)),
                     "arms": list(arms),
                 }
                 for (text_type, target_ms), arms in plan.arms_of.items()
@@ -277,6 +278,7 @@ class MinEnergy:
                 for arm, batch in plan.batch_of.items()
             ],
             "power_w": plan.power_w,
+            "within_targets": plan.within_targets,
             "planned_s": self._planned_s,
         }
 

@@ -24,6 +24,7 @@ COMPILED = (
     "selector/core/acceptance.py",
     "selector/core/contention.py",
     "selector/core/controller.py",
+    "selector/core/correction.py",
     "selector/core/cost.py",
     "selector/core/eligibility.py",
     "selector/core/forecast.py",
