@@ -21,19 +21,26 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SWITCH = "DRAFTER_SELECTOR_COMPILE"
 
 COMPILED = (
-    "selector/core/acceptance.py",
+    "selector/core/acceptancearm.py",
+    "selector/core/acceptancelearning.py",
+    "selector/core/acceptancesums.py",
     "selector/core/contention.py",
     "selector/core/controller.py",
     "selector/core/correction.py",
     "selector/core/cost.py",
+    "selector/core/drift.py",
+    "selector/core/effects.py",
     "selector/core/eligibility.py",
     "selector/core/forecast.py",
     "selector/core/leastloaded.py",
     "selector/core/prediction.py",
+    "selector/core/refinement.py",
     "selector/core/stalls.py",
+    "selector/core/survival.py",
     "selector/core/tracker.py",
     "selector/simulator/arrivals.py",
     "selector/simulator/boards.py",
+    "selector/simulator/decisionlog.py",
     "selector/simulator/decoding.py",
     "selector/simulator/draws.py",
     "selector/simulator/engine.py",
@@ -43,14 +50,16 @@ COMPILED = (
     "selector/simulator/series.py",
     "selector/simulator/server.py",
 )
-"""Not core/types.py: pydantic reads the annotations of its dataclasses, which a compiled class does not keep."""
+"""Not core/types.py and the like: pydantic reads the annotations of their dataclasses, which compiled ones do not keep.
+Not core/acceptance.py: only compiled classes can inherit from a compiled one."""
 
 _SETUP = """\
 from mypyc.build import mypycify
 from setuptools import setup
 
 files = {files!r}
-setup(name="compiled", packages=[], ext_modules=mypycify(["--ignore-missing-imports", *files], group_name="selector"))
+options = ["--ignore-missing-imports", "--follow-imports=silent"]
+setup(name="compiled", packages=[], ext_modules=mypycify([*options, *files], group_name="selector"))
 """
 
 

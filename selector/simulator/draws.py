@@ -26,7 +26,7 @@ from selector.core.acceptance import accept_length_of
 _TABLE_POINTS = 1025
 _CUT_DEVIATIONS = 2.5
 _BLOCK_KEYS = 32
-_BLOCK_PASSES = 192
+_BLOCK_PASSES = 256
 _KEPT_BLOCKS = 16
 _OWN_STREAM = 1
 """Counter word that tells a request's own stream from the one of its block."""

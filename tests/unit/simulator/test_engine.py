@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from selector.core.acceptance import AcceptancePrior
 from selector.core.policy import BackendSpec, Policy
 from selector.core.types import Decision, FleetView, Outcome, RequestView
-from selector.errors import PolicyError
+from selector.errors import PolicyError, SimulationError
 from selector.files.policy import load_policy_file
 from selector.files.trace import TraceRequest
 from selector.simulator.engine import Run, SimulatedRequest, Simulation
 from selector.simulator.report import summarise
+from selector.simulator.server import ServerModel
 from tests.fleets import ARMS, acceptance_model, backend_spec, policy_context, specs_of
 
 TEXT = ("code", "romansh")
@@ -226,3 +227,9 @@ def test_the_truth_may_change_with_request_and_time() -> None:
     assert means[False, 0.0] == pytest.approx(6.0, rel=0.1)
     assert means[False, 1.0] == pytest.approx(2.0, rel=0.1)
     assert means[True, 0.0] == means[True, 1.0] == 1.0
+
+
+def test_a_run_that_cannot_go_on_says_where_it_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ServerModel, "next_event_s", lambda self: None)
+    with pytest.raises(SimulationError, match=r"2 requests are in flight \(2 on b0\) and no server"):
+        simulate(specs_of("none"), requests_of([(0.0, 100, 10)] * 2), Recording())
