@@ -137,6 +137,8 @@ class SpecCounts:
     accepted_drafts: int
     accept_rate: float | None = None
     """Accepted over proposed drafts as reported, which may be impossible; `None` when it was not."""
+    proposed_drafts: int | None = None
+    """Drafts that were verified, as reported; `None` when it was not."""
 
 
 def spec_counts(report: Mapping[str, Any]) -> SpecCounts | None:
@@ -146,7 +148,7 @@ def spec_counts(report: Mapping[str, Any]) -> SpecCounts | None:
     acceptance model to say.
     """
     passes = report.get("spec_verify_ct")
-    rate = report.get("spec_accept_rate")
+    rate, proposed = report.get("spec_accept_rate"), report.get("spec_num_proposed_drafts")
     for key in ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num"):
         drafts = report.get(key)
         if _is_count(passes) and _is_count(drafts):
@@ -154,6 +156,7 @@ def spec_counts(report: Mapping[str, Any]) -> SpecCounts | None:
                 verify_passes=passes,
                 accepted_drafts=drafts,
                 accept_rate=float(rate) if isinstance(rate, (int, float)) else None,
+                proposed_drafts=proposed if _is_count(proposed) else None,
             )
     return None
 
@@ -344,10 +347,12 @@ class StreamObserver:
             # A sum with the others could look possible.
             self.spec = negative[0]
         elif known:
+            proposed = [count.proposed_drafts for count in known if count.proposed_drafts is not None]
             self.spec = SpecCounts(
                 verify_passes=sum(count.verify_passes for count in known),
                 accepted_drafts=sum(count.accepted_drafts for count in known),
                 accept_rate=max((count.accept_rate for count in known if count.accept_rate is not None), default=None),
+                proposed_drafts=sum(proposed) if len(proposed) == len(known) else None,
             )
 
     def _error(self, error: object) -> None:

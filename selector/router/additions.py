@@ -5,7 +5,8 @@
                return_spec_tokens_details   accepted drafts (SGLang ≥ 0.5.23)
     answer     the usage chunk and the extension chunk that came of it
 
-A client that asked for these itself gets everything as it came, and nothing else is ever touched.
+A client that asked for these itself gets them, and the usage that it asked for also says what became of the drafts (see
+`usagedetails`). Nothing else is ever touched.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 
 import orjson
 
+from selector.core.stream import SpecCounts
 from selector.router.request import ClientRequest
+from selector.router.usagedetails import with_drafts
 
 _NO_CHOICES = re.compile(rb'"choices":\s*\[\s*\]')
 _SPEC_DETAILS = "spec_tokens_details"
@@ -25,11 +28,13 @@ _SPEC_DETAILS = "spec_tokens_details"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Additions:
-    """What was added to one request."""
+    """What was added to one request, and what its answer gets in return."""
 
     rid: bool = False
     usage: bool = False
     spec_details: bool = False
+    drafts_in_usage: bool = False
+    """The client asked for the usage of an OpenAI answer."""
 
     def is_withheld(self, event: bytes) -> bool:
         """Whether a streamed event is there only because of what was added."""
@@ -42,6 +47,13 @@ class Additions:
             return self.usage
         return self.spec_details and _only_spec_details(chunk.get("sglext"))
 
+    def completed(self, event: bytes, spec: SpecCounts | None) -> bytes:
+        """A streamed event to pass on, with what is known of the drafts if it is the usage that was asked for."""
+        if spec is None or not self.drafts_in_usage or _NO_CHOICES.search(event) is None:
+            return event
+        chunk = _chunk(event)
+        return event if chunk is None or chunk.get("choices") != [] else with_drafts(event, spec)
+
 
 def additions_for(request: ClientRequest, *, spec_details: bool, usage_by_default: bool) -> Additions:
     """What to add for a backend that knows `spec_details`, or counts every stream of its own accord."""
@@ -52,6 +64,8 @@ def additions_for(request: ClientRequest, *, spec_details: bool, usage_by_defaul
         rid=request.needs_rid,
         usage=counts and request.streams and can_ask and not request.wants_usage and not usage_by_default,
         spec_details=counts and spec_details and not request.wants_sglext,
+        # An answer that is not streamed has its usage whether or not it was asked for.
+        drafts_in_usage=counts and (request.wants_usage or not request.streams),
     )
 
 
@@ -71,6 +85,12 @@ def body_with(request: ClientRequest, additions: Additions) -> bytes:
     start = request.body.index(b"{") + 1
     separator = b"," if request.fields else b""
     return request.body[:start] + orjson.dumps(fields)[1:-1] + separator + request.body[start:]
+
+
+def answer_for(body: bytes, additions: Additions, spec: SpecCounts | None) -> bytes:
+    """A whole answer as the client gets it."""
+    body = answer_without(body, additions)
+    return with_drafts(body, spec) if additions.drafts_in_usage else body
 
 
 def answer_without(body: bytes, additions: Additions) -> bytes:

@@ -31,7 +31,7 @@ class AnswerStream:
         for event in self._splitter.feed(data):
             plain = self._observer.event(event, now_s)
             if not self._additions.is_withheld(event):
-                passed.append(event)
+                passed.append(event if plain else self._additions.completed(event, self._observer.spec))
                 if plain:
                     self._shape.learn(event)
         return passed[0] if len(passed) == 1 else b"".join(passed)

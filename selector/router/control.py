@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -12,20 +11,20 @@ from fastapi import FastAPI, Query, Request, Response
 
 from selector import __version__
 from selector.core.types import BackendView
-from selector.errors import UpstreamError
 from selector.router.acceptancereport import acceptance_report
 from selector.router.answers import flat_error
+from selector.router.health import State
+from selector.router.loads import LoadReport
+from selector.router.models import FleetModels
 from selector.router.state import RouterState
 from selector.router.views import add_views
 from selector.router.watch import WatchedBackend
-
-_MODELS_KEPT_S = 60.0
 
 
 def control_app(state: RouterState) -> FastAPI:
     """The control routes; unknown paths and wrong methods are answered as SGLang answers them."""
     app = FastAPI(title="drafter-selector", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    models = _Models(state)
+    models = FleetModels(state)
 
     @app.get("/health")
     async def health() -> Response:
@@ -43,7 +42,12 @@ def control_app(state: RouterState) -> FastAPI:
 
     @app.get("/v1/models")
     async def v1_models() -> Response:
-        return _json(await models.get())
+        return _json({"object": "list", "data": await models.all()})
+
+    @app.get("/v1/models/{name:path}")
+    async def v1_model(name: str) -> Response:
+        card = await models.one(name)
+        return _json(_no_model(name), 404) if card is None else _json(card)
 
     @app.get("/server_info")
     @app.get("/get_server_info")
@@ -120,22 +124,24 @@ def fleet_info(state: RouterState) -> dict[str, Any]:
     """`/server_info` of the fleet: sums over its backends, and each of them.
 
     `internal_states` has one entry, since the fleet is one server to its clients. Its accept length is the mean over
-    all decode steps of all backends since they started, `None` when none told.
+    all decode steps of all backends since they started, `None` when none told. The limits are those the router keeps
+    to, summed over backends that get requests; `context_length` is the longest that any of all could take.
     """
     watched = state.watch.backends.values()
     reports = [backend.report for backend in watched if backend.report is not None]
     steps = sum(report.request_steps or 0.0 for report in reports)
     tokens = sum(report.accepted_tokens or 0.0 for report in reports)
-    specs = [backend.upstream.spec for backend in watched]
+    views = [view for view, _ in _backends(state)]
+    serving = [view for view in views if view.available]
     return {
         **model_facts(state),
         "router": "drafter-selector",
         "router_version": __version__,
         "version": _same([backend.facts.version for backend in watched]),
         "status": "ready" if state.ready else "unavailable",
-        "context_length": max(spec.max_context_tokens for spec in specs),
-        "max_running_requests": sum(spec.max_running_requests for spec in specs),
-        "max_total_num_tokens": sum(spec.max_kv_tokens for spec in specs),
+        "context_length": max(view.max_context_tokens for view in views),
+        "max_running_requests": sum(view.max_running_requests for view in serving),
+        "max_total_num_tokens": sum(view.max_kv_tokens for view in serving),
         "internal_states": [{"avg_spec_accept_length": tokens / steps if steps else None}],
         "backends": [
             {
@@ -165,10 +171,14 @@ def model_facts(state: RouterState) -> dict[str, Any]:
 
 
 def fleet_loads(state: RouterState) -> dict[str, Any]:
-    """`/v1/loads` of the fleet: one load per backend, as last polled, with the router's own count beside it."""
+    """`/v1/loads` of the fleet: one load per backend, as last polled, with the router's own count beside it.
+
+    What a backend that does not answer had to do when it last did is of no use to anybody: its counts are null.
+    """
     loads = []
+    now_s = state.now_s()
     for rank, (view, backend) in enumerate(_backends(state)):
-        report = backend.report
+        report = _report_of(backend)
         signal = None if report is None else report.signal
         loads.append(
             {
@@ -176,6 +186,7 @@ def fleet_loads(state: RouterState) -> dict[str, Any]:
                 "backend": view.name,
                 "arm": view.arm,
                 "available": view.available,
+                "polled_age_s": _age_s(view.polled_s, now_s),
                 "num_running_reqs": signal and signal.running,
                 "num_waiting_reqs": signal and signal.waiting,
                 "num_used_tokens": signal and signal.kv_tokens,
@@ -187,32 +198,6 @@ def fleet_loads(state: RouterState) -> dict[str, Any]:
             }
         )
     return {"timestamp": datetime.now(UTC).isoformat(), "version": __version__, "loads": loads}
-
-
-class _Models:
-    """`/v1/models` of an available backend, kept for a while."""
-
-    def __init__(self, state: RouterState) -> None:
-        self._state = state
-        self._document: object = None
-        self._until_s = 0.0
-
-    async def get(self) -> object:
-        if self._document is not None and self._state.now_s() < self._until_s:
-            return self._document
-        for view, backend in _backends(self._state):
-            if not view.available:
-                continue
-            try:
-                document = await backend.upstream.get_json("/v1/models")
-            except UpstreamError:
-                continue  # the watch will find out; another backend may know
-            if document is not None:
-                self._document, self._until_s = document, self._state.now_s() + _MODELS_KEPT_S
-                return document
-        name = self._state.target
-        model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "sglang", "root": name}
-        return {"object": "list", "data": [model]}
 
 
 async def _abort(state: RouterState, body: bytes) -> Response:
@@ -244,6 +229,16 @@ def _backends(state: RouterState) -> list[tuple[BackendView, WatchedBackend]]:
 
 def _age_s(then_s: float | None, now_s: float) -> float | None:
     return None if then_s is None else now_s - then_s
+
+
+def _report_of(backend: WatchedBackend) -> LoadReport | None:
+    return None if backend.health.state is State.UNAVAILABLE else backend.report
+
+
+def _no_model(name: str) -> dict[str, object]:
+    """What SGLang says of a model that it does not serve."""
+    message = f"The model '{name}' does not exist"
+    return {"error": {"message": message, "type": "invalid_request_error", "param": "model", "code": "model_not_found"}}
 
 
 def _same(values: list[str | None]) -> str | None:

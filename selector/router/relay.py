@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from selector.core.types import Finish
 from selector.errors import UpstreamError
-from selector.router.additions import Additions, additions_for, answer_without, body_with
+from selector.router.additions import Additions, additions_for, answer_for, body_with
 from selector.router.answers import RETRY_SOON, RefusedRequest, broken_stream
 from selector.router.answerstream import AnswerStream
 from selector.router.client import Client, Incoming, header_texts, refuse
@@ -192,7 +192,7 @@ class Relay:
             self._watch.traffic_succeeded(flight.backend)
         if answer.status < 400:
             flight.observer.answer(body, self._clock())
-            body = answer_without(body, additions)
+            body = answer_for(body, additions, flight.observer.spec)
         headers = response_headers(answer.headers) + flight.headers
         self._dispatcher.end(flight, _answered(answer.status))
         client.whole(answer.status, headers, body)

@@ -118,7 +118,9 @@ def test_what_is_passed_on_does_not_depend_on_the_reads(
     stream, reads = cut
     passed = []
     for pieces in ([stream], reads):
-        answer = AnswerStream(Additions(usage=usage, spec_details=spec_details), StreamObserver())
+        answer = AnswerStream(
+            Additions(usage=usage, spec_details=spec_details, drafts_in_usage=not usage), StreamObserver()
+        )
         passed.append(b"".join(answer.feed(piece, 1.0) for piece in pieces) + answer.finish(1.0))
     assert passed[0] == passed[1]
 
@@ -183,7 +185,7 @@ def test_an_event_of_a_known_shape_is_understood_as_any_other(
     seen = []
     for pieces in (events, [b"".join(events)]):
         observer = StreamObserver()
-        answer = AnswerStream(Additions(usage=usage, spec_details=spec_details), observer)
+        answer = AnswerStream(Additions(usage=usage, spec_details=spec_details, drafts_in_usage=not usage), observer)
         passed = b"".join([answer.feed(piece, 1.0) for piece in pieces]) + answer.finish(1.0)
         seen.append((passed, facts(observer)))
     assert seen[0] == seen[1]

@@ -114,6 +114,7 @@ class FakeUpstream:
 
     def __init__(self, info: Mapping[str, Any] | None = None, *, script: Script | None = None) -> None:
         self.info: dict[str, Any] = {**SERVER_INFO, **(info or {})}
+        self.models: object = {"object": "list", "data": [{"id": "Made-Up-8B"}]}
         self.loads: object = {"version": "0.5.23", "loads": [dict(IDLE_LOAD)]}
         self.ready_status = 200
         self.script: Script = script or _refuse
@@ -198,7 +199,7 @@ class FakeUpstream:
             case "/server_info":
                 await exchange.answer(200, orjson.dumps(self.info))
             case "/v1/models":
-                await exchange.answer(200, orjson.dumps({"object": "list", "data": [{"id": "Made-Up-8B"}]}))
+                await exchange.answer(200, orjson.dumps(self.models))
             case "/abort_request":
                 self.aborts.append(exchange.body)
                 await exchange.answer(200, b"")

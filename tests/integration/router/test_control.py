@@ -71,14 +71,87 @@ async def test_loads_of_several_ranks_are_added_up() -> None:
             assert load["speculative"]["accept_length"] == pytest.approx(1.5)
 
 
+async def noticed_to_be_down(url: str, backend: int) -> None:
+    """Returns once the router has noticed."""
+    while (await get(url, "/v1/loads"))["loads"][backend]["available"]:
+        pass
+
+
+async def test_a_backend_that_is_down_counts_for_nothing() -> None:
+    async with FakeUpstream() as gone, FakeUpstream(EAGLE3_K3) as left:
+        gone.loads = left.loads = {"loads": [DRAFTING_LOAD]}
+        async with routed(gone, left, arms=["none", "eagle3-k3"]) as router:
+            assert (await get(router.url, "/server_info"))["max_running_requests"] == 128
+            await gone.refuse_connections()
+            await noticed_to_be_down(router.url, 0)
+            info = await get(router.url, "/server_info")
+            assert (info["max_running_requests"], info["max_total_num_tokens"], info["status"]) == (
+                64,
+                400_000,
+                "ready",
+            )
+            first, second = (await get(router.url, "/v1/loads"))["loads"]
+            assert (first["available"], first["num_running_reqs"], first["num_used_tokens"]) == (False, None, None)
+            assert (second["available"], second["num_running_reqs"]) == (True, 3)
+            assert second["polled_age_s"] >= 0.0
+            await left.refuse_connections()
+            await noticed_to_be_down(router.url, 1)
+            assert (await get(router.url, "/server_info"))["status"] == "unavailable"
+            async with (
+                request(router.url, "/ready", method="GET") as ready,
+                request(router.url, "/health", method="GET") as health,
+            ):
+                assert (ready.status, health.status) == (503, 200)
+
+
 async def test_models_come_from_a_backend_or_else_from_the_fleet_file() -> None:
     async with FakeUpstream() as upstream:
         async with routed(upstream) as router:
             assert await get(router.url, "/v1/models") == {"object": "list", "data": [{"id": TARGET}]}
-            await upstream.refuse_connections()
-            assert await get(router.url, "/v1/models") == {"object": "list", "data": [{"id": TARGET}]}
+        await upstream.refuse_connections()
         async with routed(upstream) as router:
-            assert (await get(router.url, "/v1/models"))["data"][0]["id"] == TARGET
+            card = await get(router.url, f"/v1/models/{TARGET}")
+            assert await get(router.url, "/v1/models") == {"object": "list", "data": [card]}
+            assert (card["id"], card["max_model_len"]) == (TARGET, 2048)
+
+
+def cards(*names: str, max_model_len: int | None = None) -> object:
+    length = {} if max_model_len is None else {"max_model_len": max_model_len}
+    return {"object": "list", "data": [{"id": name, "object": "model", **length} for name in names]}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "listed"),
+    [
+        # an adapter that only one has would be found by chance
+        (cards(TARGET, "adapter"), cards(TARGET), [TARGET]),
+        (cards(TARGET, "adapter"), cards("adapter", TARGET), [TARGET, "adapter"]),
+        # one target under two names
+        (cards("one"), cards("other"), ["one", "other"]),
+        (cards(TARGET), {"data": [None, {"id": 7}]}, [TARGET]),
+        (cards(TARGET), "nonsense", [TARGET]),
+        ([], {}, [TARGET]),
+    ],
+)
+async def test_the_models_are_those_that_a_client_finds_wherever_its_request_goes(
+    first: object, second: object, listed: list[str]
+) -> None:
+    async with FakeUpstream() as one, FakeUpstream() as other:
+        one.models, other.models = first, second
+        async with routed(one, other) as router:
+            assert [card["id"] for card in (await get(router.url, "/v1/models"))["data"]] == listed
+            assert (await get(router.url, f"/v1/models/{listed[0]}"))["id"] == listed[0]
+            async with request(router.url, "/v1/models/a/b", method="GET") as answer:
+                assert (answer.status, (await answer.json())["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_a_model_is_as_long_as_the_longest_context_that_is_sent_anywhere() -> None:
+    async with FakeUpstream() as short, FakeUpstream() as long:
+        short.models, long.models = cards(TARGET, max_model_len=1024), cards(TARGET, max_model_len=32_768)
+        async with routed(short, long) as router:  # the fleet file's limit is 2,048 for both
+            assert (await get(router.url, f"/v1/models/{TARGET}"))["max_model_len"] == 2048
+        async with routed(short) as router:
+            assert (await get(router.url, f"/v1/models/{TARGET}"))["max_model_len"] == 1024
 
 
 async def test_state_and_decisions_explain_what_happens() -> None:

@@ -77,6 +77,32 @@ async def test_a_client_that_asks_for_the_extension_gets_it() -> None:
         assert await chunks_through(upstream, body, arms=["eagle3-k3"]) == sent
 
 
+@pytest.mark.parametrize("asks_extension", [False, True])
+async def test_the_usage_that_a_client_asked_for_says_what_became_of_the_drafts(asks_extension: bool) -> None:
+    spec = sglext(spec_verify_ct=3, spec_num_correct_drafts=1, spec_num_proposed_drafts=9)
+    sent = [*chat_stream("Hi", "!")[:-2], spec, *chat_stream("Hi", "!")[-2:]]
+    drafts = {"accepted_prediction_tokens": 1, "rejected_prediction_tokens": 8}
+    body = {**ASKS_USAGE, **({"return_spec_tokens_details": True} if asks_extension else {})}
+    async with FakeUpstream(EAGLE3_K3, script=streaming(*sent)) as upstream:
+        got = await chunks_through(upstream, body, arms=["eagle3-k3"])
+        filled = usage(2).replace(b"}}\n\n", b',"completion_tokens_details":' + orjson.dumps(drafts) + b"}}\n\n")
+        assert got == [*sent[:-3], *([spec] if asks_extension else []), filled, DONE]
+        # one that did not ask sees nothing of it
+        assert await chunks_through(upstream, STREAM, arms=["eagle3-k3"]) == [*sent[:-3], DONE]
+
+
+async def test_continuous_usage_gets_the_drafts_in_its_last_chunk_alone() -> None:
+    counted = delta(content="Hi").replace(b'"choices"', b'"usage":{"completion_tokens":1},"choices"')
+    spec = sglext(spec_verify_ct=1, spec_num_correct_drafts=1, spec_num_proposed_drafts=3)
+    last = delta(finish_reason="stop").replace(b'"choices"', b'"usage":{"completion_tokens":2},"choices"')
+    sent = [ROLE, counted, spec, last, usage(2), DONE]
+    body = {**STREAM, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    async with FakeUpstream(EAGLE3_K3, script=streaming(*sent)) as upstream:
+        got = await chunks_through(upstream, body, arms=["eagle3-k3"])
+    assert got[:-2] == [ROLE, counted, last]
+    assert b'"accepted_prediction_tokens":1' in got[-2]
+
+
 async def test_an_extension_with_more_in_it_than_was_added_is_passed_on() -> None:
     more = event({"choices": [], "sglext": {"spec_tokens_details": {"spec_verify_ct": 1}, "routed_experts": "x"}})
     sent = [*chat_stream("Hi")[:-2], more, *chat_stream("Hi")[-2:]]
@@ -158,8 +184,10 @@ async def test_a_batch_is_named_by_the_server(body: Mapping[str, Any]) -> None:
         assert "rid" not in upstream.seen[0].json
 
 
-async def test_a_whole_answer_passes_unchanged_but_for_the_extension_that_was_not_asked_for() -> None:
+async def test_a_whole_answer_passes_unchanged_but_for_drafts_in_its_usage_and_the_extension_not_asked_for() -> None:
     plain = b'{"id":"x", "choices":[{"message":{"content":"a\\",\\"sglext\\":{}"}}],"usage":{"completion_tokens":2}}'
+    drafts = b'{"completion_tokens":2,"completion_tokens_details":{"accepted_prediction_tokens":1}}'
+    filled = plain.replace(b'{"completion_tokens":2}', drafts)
     details = (
         b',"sglext":{"spec_tokens_details":{"spec_accept_rate":0.5,"spec_verify_ct":2,"spec_num_correct_drafts":1}}'
     )
@@ -169,9 +197,12 @@ async def test_a_whole_answer_passes_unchanged_but_for_the_extension_that_was_no
         routed(upstream, arms=["eagle3-k3"]) as router,
     ):
         async with request(router.url, body=CHAT) as answer:
-            assert await answer.body() == plain
+            assert await answer.body() == filled
         async with request(router.url, body={**CHAT, "return_spec_tokens_details": True}) as answer:
-            assert await answer.body() == sent
+            assert await answer.body() == filled[:-1] + details + b"}"
+        upstream.script = answering(200, plain)
+        async with request(router.url, body=CHAT) as answer:
+            assert await answer.body() == plain
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/score", "/v1/rerank"])
