@@ -6,7 +6,8 @@
     │   ├── ProfileError        profiles/*.json
     │   ├── FleetError          the TOML file of fleet, SLO classes and policy
     │   ├── TraceError          request traces and decision logs
-    │   └── PolicyError         a policy file, its name or its parameters
+    │   ├── PolicyError         a policy file, its name or its parameters
+    │   └── TextModelError      the trained weights of the text types
     ├── DomainError             a question a model cannot answer (batch 0, accept length above the verify width)
     ├── UpstreamError           a backend failed while it was asked for something
     └── MeterError              an energy reading that must not be used
@@ -53,6 +54,10 @@ class TraceError(InputError):
 
 class PolicyError(InputError):
     """A policy that cannot be found, loaded or parameterised, or that broke its contract."""
+
+
+class TextModelError(InputError):
+    """Trained weights that cannot be read, or that another version of the features was trained for."""
 
 
 class DomainError(SelectorError, ValueError):

@@ -16,9 +16,7 @@ def within_context(request: RequestView, max_context_tokens: int) -> bool:
     return request.prompt_tokens + (request.max_output_tokens or 1) <= max_context_tokens
 
 
-def eligible(
-    request: RequestView, fleet: FleetView, context: PolicyContext
-) -> list[tuple[BackendView, BackendSpec]]:
+def eligible(request: RequestView, fleet: FleetView, context: PolicyContext) -> list[tuple[BackendView, BackendSpec]]:
     """Available backends that can serve `request`, in the fleet's order.
 
     The fleet view has its backends in the order of `context.backends`: both come from the same fleet file.

@@ -5,8 +5,9 @@
     azure_2023_conv_slice.csv   arrivals and token counts of a chat service, columns as published
     azure_2023_code_slice.csv   the same of a coding service
     NOTICE.md                   source, licence, attribution and changes of each part
+    texttype.npz, .json         the trained weights of the text types, and where they come from
 
-bench/build_shipped_data.py makes all of them.
+bench/build_shipped_data.py makes all but the weights, which bench/train_texttype.py makes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ PROMPTS = "prompts.jsonl"
 CONVERSATION_TRACE = "azure_2023_conv_slice.csv"
 CODE_TRACE = "azure_2023_code_slice.csv"
 NOTICE = "NOTICE.md"
+TEXT_MODEL = "texttype.npz"
 
 
 def path(name: str) -> Path:
