@@ -8,17 +8,19 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selector.core.requesttext import SYSTEM_SAMPLE_CHARS, TEXT_SAMPLE_CHARS
+from selector.core.requesttext import SYSTEM_SAMPLE_CHARS, TEXT_HEAD_CHARS, TEXT_SAMPLE_CHARS, TEXT_TAIL_CHARS
 from selector.core.texttype import (
     RequestText,
     ascii_chars_for_prompt_tokens,
     classify,
     estimate_prompt_tokens,
+    explain,
     extract,
     needs,
     session_key,
 )
 from selector.core.types import TEXT_TYPES, Capability
+from selector.files.textmodel import shipped_text_model
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=40)  # lone surrogates too: JSON can carry them
 ANY_JSON = st.recursive(
@@ -51,11 +53,12 @@ BODIES = st.dictionaries(st.sampled_from(FIELDS) | TEXTS, ANY_JSON, max_size=6) 
 @given(BODIES)
 def test_no_body_is_too_malformed(body: dict[str, Any]) -> None:
     text = extract(body)
-    estimate = classify(text)
+    estimate = classify(text, shipped_text_model())
     assert math.isclose(math.fsum(estimate.probabilities), 1.0, abs_tol=1e-9)
     assert all(0.0 <= probability <= 1.0 for probability in estimate.probabilities)
     assert len(estimate.probabilities) == len(TEXT_TYPES)
-    assert estimate.reasons
+    explanation = explain(text, shipped_text_model(), estimate.text_type)
+    assert explanation.reasons
     if text.is_empty:
         assert estimate.text_type == "unknown"
     else:
@@ -73,8 +76,8 @@ def test_samples_are_bounded_and_begin_and_end_as_the_dialogue_does(turns: list[
     assert len(text.text) <= TEXT_SAMPLE_CHARS
     assert len(text.system) <= SYSTEM_SAMPLE_CHARS
     dialogue = "\n".join(m["content"] for m in messages if m["role"] not in ("system", "developer"))
-    assert dialogue.startswith(text.text[:500])
-    assert dialogue.endswith(text.text[-500:])
+    assert dialogue.startswith(text.text[: TEXT_HEAD_CHARS - 1])
+    assert dialogue.endswith(text.text[-TEXT_TAIL_CHARS:])
     assert text.total_chars == sum(len(message["content"]) for message in messages)
 
 
@@ -98,4 +101,4 @@ def test_length_and_characters_are_inverse(tokens: int, chat: bool) -> None:
 @given(TEXTS)
 def test_classifying_is_deterministic(prompt: str) -> None:
     text = RequestText(text=prompt, total_chars=len(prompt), longest_chars=len(prompt))
-    assert classify(text) == classify(text)
+    assert classify(text, shipped_text_model()) == classify(text, shipped_text_model())
