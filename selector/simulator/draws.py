@@ -20,6 +20,7 @@ from bisect import bisect_right
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from selector.core.acceptance import accept_length_of
 
@@ -84,7 +85,7 @@ class AcceptDraws:
         self._philox = np.random.Philox(key=0)
         self._generator = np.random.Generator(self._philox)
         self._state = self._philox.state
-        self._blocks: dict[int, tuple[list[float], list[list[float]]]] = {}
+        self._blocks: dict[int, tuple[list[float], npt.NDArray[np.float64]]] = {}
 
     def passes(
         self, draw_key: int, *, tokens: int, accept_length: float, spread: float, verify_tokens: int
@@ -96,20 +97,25 @@ class AcceptDraws:
         place = draw_key % _BLOCK_KEYS
         z = min(max(normal[place], -_CUT_DEVIATIONS), _CUT_DEVIATIONS)
         own = accept_length / max(1.0 + spread * z, 1e-6)
-        survival = _survival(min(max(own, 1.0), float(verify_tokens)), verify_tokens)
+        own = min(max(own, 1.0), float(verify_tokens))
+        survival = _survival(own, verify_tokens)
         if survival <= 0.0:
             return None
         # P(at least k leading drafts survive) = p^k, so their number is floor(e / −ln p) with e ~ Exp(1).
         scale = -1.0 / math.log(survival) if survival < 1.0 else _ALL_SURVIVE
-        passes = Passes(rows[place], scale, verify_tokens - 1, tokens)
+        most_drafts, row, expected = verify_tokens - 1, rows[place], tokens / own
+        likely = row[: int(expected + 3.0 * math.sqrt(expected)) + 8].tolist()
+        passes = Passes(likely, scale, most_drafts, tokens)
         if passes.surplus < 0:
-            # Every pass delivers a token at least.
-            own_stream = self._stream(draw_key, _OWN_STREAM).standard_exponential(tokens - _BLOCK_PASSES)
-            passes = Passes(rows[place] + own_stream.tolist(), scale, verify_tokens - 1, tokens)
+            deviates = row.tolist()
+            if tokens > len(deviates):  # a pass delivers a token at least
+                stream = self._stream(draw_key, _OWN_STREAM)
+                deviates += stream.standard_exponential(tokens - len(deviates)).tolist()
+            passes = Passes(deviates, scale, most_drafts, tokens)
         return passes
 
-    def _block(self, number: int) -> tuple[list[float], list[list[float]]]:
-        """N(0, 1) deviates of the keys of a block, and for each of them Exp(1) deviates of its first passes."""
+    def _block(self, number: int) -> tuple[list[float], npt.NDArray[np.float64]]:
+        """N(0, 1) deviates of the keys of a block, and Exp(1) deviates of their first passes, shape (keys, passes)."""
         known = self._blocks.get(number)
         if known is not None:
             return known
@@ -117,7 +123,7 @@ class AcceptDraws:
             del self._blocks[next(iter(self._blocks))]
         stream = self._stream(number, 0)
         normal = stream.standard_normal(_BLOCK_KEYS).tolist()
-        made = normal, stream.standard_exponential((_BLOCK_KEYS, _BLOCK_PASSES)).tolist()
+        made = normal, stream.standard_exponential((_BLOCK_KEYS, _BLOCK_PASSES))
         self._blocks[number] = made
         return made
 
