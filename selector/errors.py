@@ -7,7 +7,8 @@
     │   ├── FleetError          the TOML file of fleet, SLO classes and policy
     │   ├── TraceError          request traces and decision logs
     │   ├── StateError          a snapshot of what was learnt, or what another router told
-    │   └── PolicyError         a policy file, its name or its parameters
+    │   ├── PolicyError         a policy file, its name or its parameters
+    │   └── TextModelError      the trained weights of the text types
     ├── DomainError             a question a model cannot answer (batch 0, accept length above the verify width)
     ├── SimulationError         a simulation that cannot go on
     ├── UpstreamError           a backend failed while it was asked for something
@@ -59,6 +60,10 @@ class StateError(InputError):
 
 class PolicyError(InputError):
     """A policy that cannot be found, loaded or parameterised, or that broke its contract."""
+
+
+class TextModelError(InputError):
+    """Trained weights that cannot be read, or that another version of the features was trained for."""
 
 
 class DomainError(SelectorError, ValueError):

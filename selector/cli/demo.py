@@ -22,6 +22,7 @@ from selector import data
 from selector.cli.arguments import figure, positive
 from selector.core.texttype import classify, extract
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
+from selector.files.textmodel import shipped_text_model
 from selector.files.trace import Trace, TraceRequest, load_trace
 from selector.loadgen.live import LiveResult, run_policy, running_process
 from selector.loadgen.prompts import PromptSource
@@ -198,7 +199,8 @@ def bind(
     trace = Trace(name="azure_2023_slice", kind="azure", requests=tuple(traced))
     simulated = prepare(trace, loaded, tbt_target_ms=_TARGET_MS)
     # The router has to classify the prompts; the simulated policy is told the same.
-    estimates = [classify(extract(request.body)) for request in timed]
+    text_model = shipped_text_model()
+    estimates = [classify(extract(request.body), text_model) for request in timed]
     return timed, [
         replace(request, seen_text_type=estimate.text_type, seen_text_probabilities=estimate.probabilities)
         for request, estimate in zip(simulated, estimates, strict=True)

@@ -1,8 +1,8 @@
 """Word lists of the text rules: function words by language, and words that mark a topic.
 
 Function words tell languages apart, because every text holds many of them whatever its topic. Topic words are common
-vocabulary of the field, not of any collection of prompts. A word may stand in several lists; `LANGUAGES_OF_WORD` and
-`TOPICS_OF_WORD` lead from a word to all of its lists, so that a text is looked up once.
+vocabulary of the field, not of any collection of prompts; a topic may also hold pairs of words (`valid_json`). A word
+may stand in several lists.
 """
 
 from __future__ import annotations
@@ -94,16 +94,22 @@ _FUNCTION_WORDS: Mapping[str, str] = {
         là và của có không được cho một các trong với này những người đã để như về từ khi tôi bạn hãy viết""",
 }
 
-CODE: Final = "code"
-PROGRAMMING: Final = "programming"
-MATH: Final = "math"
-QUANTITY: Final = "quantity"
-NEWS: Final = "news"
-REQUEST: Final = "request"
-TOOLS: Final = "tools"
-ROMANSH_NAMES: Final = "Romansh names"
-LANGUAGE_NAMES: Final = "language names"
-WRITING_VERBS: Final = "writing verbs"
+CODE: Final = "programming words"
+PROGRAMMING: Final = "names of programming tools"
+PROGRAMMING_TASKS: Final = "phrases of programming tasks"
+MATH: Final = "words of mathematics"
+QUANTITY: Final = "words of quantity"
+NUMBER_QUESTIONS: Final = "questions for a number"
+NEWS: Final = "words of reporting"
+ARTICLES: Final = "names of articles"
+REQUEST: Final = "words of asking"
+TOOLS: Final = "words for tools"
+TOOL_OFFERS: Final = "offers of tools"
+STEP_ORDERS: Final = "orders for several steps"
+JSON_ORDERS: Final = "orders for JSON"
+ROMANSH_NAMES: Final = "names of Romansh"
+LANGUAGE_NAMES: Final = "names of languages"
+WRITING_VERBS: Final = "words of writing and translating"
 
 _TOPIC_WORDS: Mapping[str, str] = {
     CODE: """
@@ -118,7 +124,7 @@ _TOPIC_WORDS: Mapping[str, str] = {
         server client thread threads callback unittest test tests merge commit branch deprecated widget
         plugin repo repository opcode assembly shader div onclick dataframe cli shell command commands parse
         parser parsing serialize utf ascii char byte bytes file files folder directory http https url urls
-        localhost api apis json xml html app apps application bot notebook install package input output
+        api apis json xml html app apps application bot notebook install package input output
         regex gui data software decorator deploy""",
     PROGRAMMING: """
         python javascript typescript java kotlin rust golang ruby php perl scala csharp haskell clojure
@@ -126,7 +132,18 @@ _TOPIC_WORDS: Mapping[str, str] = {
         angular vue nextjs django flask fastapi numpy pandas pytest pytorch tensorflow sklearn opencv nodejs
         npm docker dockerfile kubernetes kubectl terraform github gitlab linux ubuntu regex vba arduino
         cmake makefile gcc clang llvm cuda opengl unity programming programmer compiler algorithm git code
-        coding codebase stacktrace""",
+        coding codebase stacktrace flexbox tailwind mutex semaphore async coroutine goroutine webpack eslint webhook
+        kubernetes grep awk sed vscode intellij ide jquery graphql orm rustc cargo pip conda venv
+        tcp udp dns ssh websocket oauth jwt css scss svg excel xlsx macro dataframe keras llm gpu""",
+    PROGRAMMING_TASKS: """
+        array_of given_array an_array the_array string_s a_string the_string integer_array sample_input
+        sample_output input_output output_format input_format first_line input_nums linked_list binary_tree
+        write_code a_function function_that function_to this_function the_function python_function this_code the_code
+        code_snippet code_that code_to following_code source_code a_program program_that a_script script_that script_to
+        an_algorithm a_class sql_query this_query a_query regular_expression regular_expressions unit_test unit_tests
+        test_cases pull_request stack_trace error_message an_error a_bug the_bug to_implement implement_a
+        type_hints data_structure time_complexity command_line web_app rest_api one_liner a_component react_component
+        import_numpy import_os import_java public_static static_void int_main return_true return_false""",
     MATH: """
         integer integers prime primes polynomial polynomials equation equations theorem proof prove integral
         integrals derivative derivatives differential differentiable matrix matrices eigenvalue eigenvalues
@@ -147,6 +164,12 @@ _TOPIC_WORDS: Mapping[str, str] = {
         eight nine ten twenty thirty fifty hundred minutes minute hours hour days day weeks miles mile feet
         inches pounds ounces gallons cups dollars cents average speed age old older younger number percent
         same equal enough""",
+    NUMBER_QUESTIONS: """
+        how_many how_much how_long how_far how_old how_fast how_tall what_is what_s what_was when_do calculate compute
+        find_the determine_the what_percentage what_fraction""",
+    ARTICLES: """
+        following_article this_article news_item news_report news_story news_article following_report headline
+        press_release""",
     NEWS: """
         said says told reported reportedly announced according spokesman spokeswoman spokesperson officials
         official police minister president government senate senator congress parliament election elections
@@ -167,16 +190,33 @@ _TOPIC_WORDS: Mapping[str, str] = {
         blog recipe plan letter summary brainstorm rewrite classify answer question questions topic tone
         feel think want need like do does is are given act pretend roleplay review movie book song travel
         best ways draft outline opinion suppose""",
-    TOOLS: "tool tools function functions api apis",
+    TOOLS: "tool tools function functions api apis plugin plugins command commands action actions bash terminal",
+    TOOL_OFFERS: """
+        following_functions these_functions following_tools these_tools following_apis these_apis available_tools
+        available_functions available_apis tools_available functions_available apis_available api_list tool_list
+        list_tools list_functions function_calls function_calling tool_calls tool_calling tool_call function_call
+        api_call api_request call_these possible_functions access_to can_invoke can_call may_call calling_one
+        use_tools provided_tools provided_functions function_signatures""",
+    STEP_ORDERS: """
+        each_turn every_turn your_turns each_step every_step one_tool one_command exactly_one task_is been_finished
+        been_completed until_the autonomous agent_that coding_agent interleaving the_environment an_environment
+        human_agent user_confirmation observation_step observation_steps action_observation act_step tool_result
+        tool_results""",
+    JSON_ORDERS: """
+        json_only only_json valid_json json_object json_objects json_document json_array json_format json_response
+        json_schema json_with json_list json_string json_output in_json as_json to_json into_json a_json
+        following_schema schema_below this_schema""",
     ROMANSH_NAMES: """
         romansh romansch rumantsch rumauntsch romontsch romanche romancio rätoromanisch rätoromanische
         rätoromanischen rätoromanischem rätoromanischer raetoromanisch sursilvan vallader puter surmiran
-        sutsilvan""",
+        sutsilvan romanisch romanische romanischen""",
     LANGUAGE_NAMES: """
         german french italian spanish portuguese dutch swedish danish norwegian finnish polish czech
         hungarian romanian greek russian ukrainian turkish arabic hebrew persian hindi bengali urdu tamil
         thai vietnamese indonesian malay chinese mandarin cantonese japanese korean latin catalan swahili""",
-    WRITING_VERBS: "translate translated translation write answer reply respond rewrite speak",
+    WRITING_VERBS: """
+        translate translated translation write answer reply respond rewrite speak übersetze übersetzen schreibe antworte
+        traduire traduis traduci scriva respunda translatescha""",
 }
 
 
@@ -188,22 +228,9 @@ def _language_lists() -> dict[str, frozenset[str]]:
     return {ENGLISH: english, **kept}
 
 
-def _index(lists: Mapping[str, frozenset[str]]) -> Mapping[str, tuple[int, ...]]:
-    """Each word with the positions of the lists it stands in."""
-    found: dict[str, tuple[int, ...]] = {}
-    for position, words in enumerate(lists.values()):
-        for word in words:
-            found[word] = (*found.get(word, ()), position)
-    return found
-
-
 LANGUAGE_WORDS: Mapping[str, frozenset[str]] = _language_lists()
 """Function words by language, English and Romansh first."""
 TOPIC_WORDS: Mapping[str, frozenset[str]] = {name: frozenset(words.split()) for name, words in _TOPIC_WORDS.items()}
-"""Topic words by list."""
+"""Topic words, and pairs of words joined by `_`, by list."""
 LANGUAGES: tuple[str, ...] = tuple(LANGUAGE_WORDS)
 TOPICS: tuple[str, ...] = tuple(TOPIC_WORDS)
-LANGUAGES_OF_WORD: Mapping[str, tuple[int, ...]] = _index(LANGUAGE_WORDS)
-"""Positions in `LANGUAGES` of the languages that have a word."""
-TOPICS_OF_WORD: Mapping[str, tuple[int, ...]] = _index(TOPIC_WORDS)
-"""Positions in `TOPICS` of the lists that have a word."""

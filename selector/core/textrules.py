@@ -14,77 +14,44 @@ from dataclasses import dataclass
 
 from selector.core import textlexicon as lexicon
 from selector.core.requesttext import RequestText
-from selector.core.textwords import Words, cut
+from selector.core.textwords import Words, cut, topics_in
 
-_NON_LATIN = re.compile("[\u0370-\u1dff\u2e80-\ud7ff\uf900-\ufaff\ufb1d-\ufdff\ufe70-\ufefc\uff66-\uffdc]+")
+_NON_LATIN = bytes((*range(0xCE, 0xE2), *range(0xE3, 0xEE)))
+"""First bytes in UTF-8 of letters that no Western European language has: other scripts, and Vietnamese."""
+_ACCENTED = bytes(range(0xC3, 0xCA))
+"""First bytes of Latin letters with accents."""
 _INTO_LANGUAGE = re.compile(
     r"\b(?:in|into|to|auf|ins|en|nach) (?:the |das |die |simple |plain |formal )?(?P<language>[^\W\d_]+)"
 )
 _ROMANSH_PASSAGE = re.compile(r"\b(?:following|folgenden?|quest|suandant) (?P<language>[^\W\d_]+)")
 # Patterns that begin with a literal, because searching for one is what `re` does fast.
 _FORMULAS = (
-    re.compile(r"\$[^$\n]{1,200}\$"),
-    re.compile(r"\\[a-zA-Z]{2,}"),
-    re.compile(r"\^[\w({-]"),
-    re.compile(r"\([a-z](?:, ?[a-z])?\)"),
-    re.compile(r"=(?:(?<=\b[a-z]=)|(?<=\b[a-z] =)) ?-?\d"),
+    (b"$", re.compile(r"\$(?!\d[\d.,]* [a-z])[^$\n]{1,200}\$")),
+    (b"\\", re.compile(r"\\[a-zA-Z]{2,}")),
+    (b"^", re.compile(r"\^[\w({-]")),
+    (b"(", re.compile(r"\([a-z](?:, ?[a-z])?\)")),
+    (b"=", re.compile(r"=(?:(?<=\b[a-z]=)|(?<=\b[a-z] =)) ?-?\d")),
 )
+"""Patterns with a sign that each needs, so that a text without it is not searched."""
+_NUMBER_ORDERS = ("calculate", "compute", "find ", "determine ", "how m")
 _MATH_SIGNS = "∑∫√≤≥∈∀∃∞±×÷∂∇"
 _CODE_LINE = re.compile(
     r"\n[ \t>]*(?:def \w|class \w|import \w|from [\w.]+ import|#include|#!/|using \w|package \w|public |private "
     r"|func |fn |function\b|assert\b|return\b|(?:const|let|var) \w|@\w+\(|for ?\(|if ?\(|while ?\(|>>> |\$ \w"
     r"|\w+ = |SELECT\b|INSERT\b)"
 )
-_CODE_SIGNS = "{};=<>[]_"
-_TOOL_LIST = re.compile(r'"(?:parameters|arguments|inputs|input_schema)"\s*:\s*[{\[]')
+_NEWLINE = ord("\n")
+_CODE_SIGNS = b"{};=<>[]_"
+_TOOL_LIST = re.compile(r"""["'](?:parameters|arguments|inputs|input_schema)["']\s*:\s*[{\[]""")
+_SIGNATURE = re.compile(r"\n[ \d.*-]*(?P<name>[A-Za-z]\w+)\([^()\n]*\) ?(?:->|:|-|\n)")
 _TOOL_TURN = re.compile(
-    r"^(?:/[a-z]+(?= |$)|observation:|action:|<<<<<<< search|@@ |exit code|traceback \(most)"
-    r"|^.{0,20}\b(?:(?:tool|command|terminal|shell|console|program|execution) (?:output|result)|output of )",
+    r"^(?:/[a-z]+(?= |$)|observation\b.{0,4}:|action\b.{0,4}:|<<<<<<< search|@@ |exit code|traceback \(most|bash-\$)"
+    r"|^.{0,20}\b(?:(?:tool|command|terminal|shell|console|program|execution) (?:output|result)|output of )"
+    r"|<tool_response>",
     re.MULTILINE,
 )
-_JSON_ORDERS = (
-    "json only",
-    "only json",
-    "valid json",
-    "json object",
-    "json document",
-    "json array",
-    "json format",
-    "json response",
-    "json schema",
-    "json with",
-    "in json",
-    "as json",
-    "following schema",
-    "schema below",
-    "this schema",
-)
-_NUMBER_QUESTIONS = (
-    "how many",
-    "how much",
-    "how long",
-    "how far",
-    "how old",
-    "how fast",
-    "how tall",
-    "what is",
-    "what's",
-    "what was",
-    "when do",
-    "calculate",
-    "compute",
-    "find the",
-    "determine the",
-)
-_NEWS_NAMES = (
-    "following article",
-    "this article",
-    "news item",
-    "news report",
-    "news story",
-    "headline",
-    "press release",
-)
+_JSON_FORM = re.compile(r"""\{\s*["'][\w -]+["']\s*:""")
+_FORM_WORDS = ("format", "schema", "form", "fields", "keys", "structure", "object", "reply with", "respond with")
 _PROGRAMMING_SIGNS = ("c++", "c#", ".js", ".py", "node.js", ".net ")
 
 
@@ -100,12 +67,15 @@ class Evidence:
 
 def text_evidence(request: RequestText) -> tuple[Evidence, ...]:
     """What the sampled text of a request says; empty when it holds nothing to read."""
-    words = cut(request.text)
-    code_lines = len(_CODE_LINE.findall(f"\n{words.text}"))
+    return evidence_in(cut(request.text), request)
+
+
+def evidence_in(words: Words, request: RequestText) -> tuple[Evidence, ...]:
+    """`text_evidence` of a request whose text is cut already."""
+    code_lines = len(_CODE_LINE.findall(f"\n{words.text}")) if words.byte_counts[_NEWLINE] or words.total < 40 else 0
     return (
-        *_tools_in_text(words, request),
+        *_orders(words, request),
         *_dialogue_with_tools(words, request),
-        *_json_in_text(words, request),
         *_language(words),
         *_answer_language(words),
         *_length(request),
@@ -116,16 +86,36 @@ def text_evidence(request: RequestText) -> tuple[Evidence, ...]:
     )
 
 
-def _tools_in_text(words: Words, request: RequestText) -> Iterator[Evidence]:
-    text = f"{request.system}\n{words.text}" if request.system else words.text
-    if '"name"' in text and words.topic_words[lexicon.TOOLS]:
-        described = len(_TOOL_LIST.findall(text))
-        if described:
-            yield Evidence(text_type="tool_call", weight=16.0, reason=f"tools listed in the text ({described})")
+def _orders(words: Words, request: RequestText) -> Iterator[Evidence]:
+    """How to answer: with tools, over several steps, as JSON. System prompts say so as often as users do."""
+    text, lowered, topics = words.text, words.lowered, words.topic_words
+    if request.system:
+        in_system = topics_in(request.system)
+        topics = {topic: count + in_system[topic] for topic, count in topics.items()}
+        text, lowered = f"{request.system}\n{text}", f"{request.system.lower()}\n{lowered}"
+    if topics[lexicon.TOOLS]:
+        yield from _tools_in_text(text, lowered, topics[lexicon.TOOL_OFFERS], is_dialogue=request.is_dialogue)
+        orders = topics[lexicon.STEP_ORDERS]
+        if orders:
+            weight = min(6.0 * orders, 20.0)
+            yield Evidence(text_type="agentic", weight=weight, reason=f"orders for several steps ({orders:.0f})")
+    if "{" in lowered or "json" in lowered:
+        yield from _json_in_text(lowered, topics[lexicon.JSON_ORDERS])
+
+
+def _tools_in_text(text: str, lowered: str, offers: float, *, is_dialogue: bool) -> Iterator[Evidence]:
+    text_type = "agentic" if is_dialogue else "tool_call"
+    described = len(_TOOL_LIST.findall(text)) if "name" in lowered else 0
+    if described:
+        yield Evidence(text_type=text_type, weight=16.0, reason=f"tools listed in the text ({described})")
+    elif offers:
+        signatures = len(_SIGNATURE.findall(text))
+        weight = min(2.0 + 2.0 * offers + 2.0 * signatures, 12.0)
+        yield Evidence(text_type=text_type, weight=weight, reason=f"tools offered in the text ({offers:.0f})")
 
 
 def _dialogue_with_tools(words: Words, request: RequestText) -> Iterator[Evidence]:
-    if not request.is_dialogue and "observation:" not in words.lowered:
+    if not request.is_dialogue and "observation" not in words.lowered:
         return
     turns = len(_TOOL_TURN.findall(words.lowered))
     if turns:
@@ -133,16 +123,18 @@ def _dialogue_with_tools(words: Words, request: RequestText) -> Iterator[Evidenc
         yield Evidence(text_type="agentic", weight=min(13.0 + 2.0 * turns, 18.0), reason=reason)
 
 
-def _json_in_text(words: Words, request: RequestText) -> Iterator[Evidence]:
-    lowered = f"{request.system.lower()}\n{words.lowered}" if request.system else words.lowered
-    if "json" in lowered or "schema" in lowered:
-        orders = sum(map(lowered.count, _JSON_ORDERS))
-        if orders:
-            yield Evidence(
-                text_type="structured_output", weight=min(2.5 + orders, 5.0), reason="JSON is asked for in the text"
-            )
-    if '"$schema"' in lowered or ('"properties"' in lowered and '"type"' in lowered):
+def _json_in_text(lowered: str, orders: float) -> Iterator[Evidence]:
+    if orders and ("json" in lowered or "schema" in lowered):
+        weight = min(2.5 + orders, 5.0)
+        yield Evidence(text_type="structured_output", weight=weight, reason="JSON is asked for in the text")
+    if '"$schema"' in lowered or (_quoted("properties", lowered) and _quoted("type", lowered)):
         yield Evidence(text_type="structured_output", weight=11.0, reason="a JSON Schema in the text")
+    elif "{" in lowered and any(word in lowered for word in _FORM_WORDS) and _JSON_FORM.search(lowered):
+        yield Evidence(text_type="structured_output", weight=4.0, reason="the form of a JSON object in the text")
+
+
+def _quoted(name: str, text: str) -> bool:
+    return f'"{name}"' in text or f"'{name}'" in text
 
 
 def _language(words: Words) -> Iterator[Evidence]:
@@ -152,8 +144,10 @@ def _language(words: Words) -> Iterator[Evidence]:
     foreign = max(romansh, other)
     if foreign > 0.04:
         weight = 12.0 * _ramp(foreign / (foreign + english), 0.2, 0.5) * _ramp(foreign, 0.04, 0.16)
-        # Romance languages share words: the list that covers more of the text is the language.
-        romansh_part = _ramp((romansh - other) / foreign, -0.15, 0.15)
+        # A single short word may be a name or a variable.
+        weight *= _ramp(max(words.language_words[1:]), 0, 2)
+        # Romance languages share words: Romansh has to cover more of the text than any other.
+        romansh_part = _ramp((romansh - other) / foreign, -0.05, 0.2)
         if weight * romansh_part > 0:
             yield Evidence(
                 text_type="romansh", weight=weight * romansh_part, reason=f"Romansh function words {romansh:.0%}"
@@ -161,12 +155,17 @@ def _language(words: Words) -> Iterator[Evidence]:
         if weight * (1 - romansh_part) > 0:
             reason = f"{name} function words {other:.0%}"
             yield Evidence(text_type="multilingual", weight=weight * (1 - romansh_part), reason=reason)
-    surplus_bytes = 0 if words.text.isascii() else len(words.text.encode("utf-8", "replace")) - len(words.text)
-    if surplus_bytes > 0.03 * len(words.text):  # accents and quotation marks alone are not worth a closer look
-        non_latin = sum(map(len, _NON_LATIN.findall(words.text))) / len(words.text)
-        if non_latin > 0.03:
-            weight = 12.0 * _ramp(non_latin, 0.03, 0.2)
-            yield Evidence(text_type="multilingual", weight=weight, reason=f"non-Latin script {non_latin:.0%}")
+    if english < 0.1 and not words.topic_words[lexicon.PROGRAMMING]:
+        accented = 0.0 if words.text.isascii() else words.share_of(_ACCENTED)
+        # Romansh has accents too, so they say little beside its words.
+        weight = (1.0 - english / 0.1) * (4.5 * _ramp(words.total, 2, 7) + 3.0 * _ramp(accented, 0.0, 0.04))
+        weight *= (1.0 - _ramp(romansh, 0.0, 0.1)) * (1.0 - _ramp(words.share_of(_CODE_SIGNS), 0.005, 0.03))
+        if weight > 0:
+            yield Evidence(text_type="multilingual", weight=weight, reason="hardly any English function words")
+    non_latin = 0.0 if words.text.isascii() else words.share_of(_NON_LATIN)
+    if non_latin > 0.02:
+        weight = 12.0 * _ramp(non_latin, 0.02, 0.1)
+        yield Evidence(text_type="multilingual", weight=weight, reason=f"non-Latin script {non_latin:.0%}")
 
 
 def _answer_language(words: Words) -> Iterator[Evidence]:
@@ -194,11 +193,15 @@ def _code(words: Words, request: RequestText, code_lines: int) -> Iterator[Evide
         yield Evidence(
             text_type="code", weight=4.5 * _ramp(variety, 0.02, 0.14), reason=f"programming words {variety:.0%}"
         )
+    tasks = words.topic_words[lexicon.PROGRAMMING_TASKS]
+    if tasks:
+        weight = 4.0 * _ramp(tasks / (words.distinct + 8), 0.0, 0.06)
+        yield Evidence(text_type="code", weight=weight, reason=f"phrases of programming tasks ({tasks:.0f})")
     names = words.topic_words[lexicon.PROGRAMMING] + sum(sign in words.lowered for sign in _PROGRAMMING_SIGNS)
     if names:
         weight = min(2.0 + names, 4.5) * _ramp(-words.total, -800, -100)
-        yield Evidence(text_type="code", weight=weight, reason=f"names of programming tools ({names})")
-    signs = sum(map(words.text.count, _CODE_SIGNS)) / max(1, len(words.text))
+        yield Evidence(text_type="code", weight=weight, reason=f"names of programming tools ({names:.0f})")
+    signs = words.share_of(_CODE_SIGNS)
     if signs > 0.01:
         yield Evidence(text_type="code", weight=2.5 * _ramp(signs, 0.01, 0.05), reason=f"programming signs {signs:.0%}")
     if code_lines:
@@ -214,12 +217,12 @@ def _math(words: Words, *, has_code: bool) -> Iterator[Evidence]:
         yield Evidence(
             text_type="math", weight=5.0 * _ramp(variety, 0.02, 0.10), reason=f"words of mathematics {variety:.0%}"
         )
-    formulas = sum(len(pattern.findall(words.text)) for pattern in _FORMULAS)
+    formulas = sum(len(pattern.findall(words.text)) for sign, pattern in _FORMULAS if words.byte_counts[sign[0]])
     if not words.text.isascii():
         formulas += sum(map(words.text.count, _MATH_SIGNS))
     if formulas:
         yield Evidence(text_type="math", weight=min(1.5 + 0.7 * formulas, 4.0), reason=f"formulas ({formulas})")
-    if not has_code and any(question in words.ends for question in _NUMBER_QUESTIONS):
+    if not has_code and _asks_for_a_number(words):
         quantities = words.numbers + words.topic_words[lexicon.QUANTITY]
         density = quantities / (words.total + 8)
         if density > 0.03:
@@ -228,21 +231,27 @@ def _math(words: Words, *, has_code: bool) -> Iterator[Evidence]:
             )
 
 
+def _asks_for_a_number(words: Words) -> bool:
+    if not words.topic_words[lexicon.NUMBER_QUESTIONS]:
+        return False
+    return words.byte_counts[ord("?")] > 0 or any(order in words.lowered for order in _NUMBER_ORDERS)
+
+
 def _news(words: Words) -> Iterator[Evidence]:
-    if words.total < 12:
+    if words.total < 10:
         return
-    long_enough = _ramp(words.total, 12, 30)
+    long_enough = _ramp(words.total, 8, 24)
     variety = words.variety(lexicon.NEWS)
     if variety > 0.02:
         weight = 4.5 * long_enough * _ramp(variety, 0.02, 0.09)
         yield Evidence(text_type="news", weight=weight, reason=f"words of reporting {variety:.0%}")
-    if any(name in words.ends for name in _NEWS_NAMES):
+    if words.topic_words[lexicon.ARTICLES]:
         yield Evidence(text_type="news", weight=2.5 * long_enough, reason="a request about an article")
     asking = words.variety(lexicon.REQUEST)
     if asking < 0.09:
-        yield Evidence(
-            text_type="news", weight=2.0 * long_enough * (1 - asking / 0.09), reason="a report rather than a request"
-        )
+        # News passages tell; they do not ask.
+        weight = (2.5 if words.byte_counts[ord("?")] == 0 else 1.5) * long_enough * (1 - asking / 0.09)
+        yield Evidence(text_type="news", weight=weight, reason="a report rather than a request")
 
 
 def _conversation(words: Words) -> Iterator[Evidence]:

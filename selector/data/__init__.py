@@ -8,8 +8,9 @@
     mooncake_conversation_slice.jsonl  the same of a chat service with long prompts, and which of them share a prefix
     servegen_deepseek_r1_slice.csv     a workload drawn from clients that ServeGen fitted to a reasoning model's users
     NOTICE.md                          source, licence, attribution and changes of each part
+    texttype.npz, texttype.json        the trained weights of the text types, and where they come from
 
-bench/build_shipped_data.py makes all of them.
+bench/build_shipped_data.py makes all but the weights, which bench/train_texttype.py makes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ CODE_TRACE = "azure_2023_code_slice.csv"
 MOONCAKE_TRACE = "mooncake_conversation_slice.jsonl"
 SERVEGEN_TRACE = "servegen_deepseek_r1_slice.csv"
 NOTICE = "NOTICE.md"
+TEXT_MODEL = "texttype.npz"
 
 
 def path(name: str) -> Path:

@@ -32,6 +32,7 @@ from selector.core.texttype import classify
 from selector.core.types import TEXT_TYPES, UNKNOWN_TEXT_TYPE
 from selector.emulator.generation import Order
 from selector.emulator.refusals import Refusal
+from selector.files.textmodel import shipped_text_model
 
 TEXT_TYPE_HEADER = "x-emulated-text-type"
 DRAW_KEY_HEADER = "x-emulated-draw-key"
@@ -140,7 +141,7 @@ def read_ask(
     text_type = UNKNOWN_TEXT_TYPE
     if drafts:
         given = header(TEXT_TYPE_HEADER)
-        text_type = given if given in TEXT_TYPES else classify(text).text_type
+        text_type = given if given in TEXT_TYPES else classify(text, shipped_text_model()).text_type
     stream_options = _mapping(body, "stream_options")
     rid, model = body.get("rid"), body.get("model")
     return Ask(

@@ -16,6 +16,7 @@ from selector.core.sessionkey import refine_key, session_key
 from selector.core.texttype import classify
 from selector.core.types import TEXT_TYPES, RequestView
 from selector.files.fleet import Fleet
+from selector.files.textmodel import shipped_text_model
 from selector.router.answers import RefusedRequest
 from selector.router.routes import Dialect, Route
 
@@ -84,6 +85,7 @@ class RequestReader:
         self._trusts_text_type = fleet.router.trust_text_type_header
         self._refine = fleet.acceptance.refine
         self._expected_output_tokens = expected_output_tokens
+        self._text_model = shipped_text_model()
 
     def read(
         self, route: Route, headers: Mapping[str, str], body: bytes, *, request_id: str, arrival_s: float
@@ -99,7 +101,7 @@ class RequestReader:
         text = extract(readable)
         text_type, probabilities = trusted_type, None
         if text_type is None:
-            estimate = classify(text)
+            estimate = classify(text, self._text_model)
             text_type, probabilities = estimate.text_type, estimate.probabilities
         max_output_tokens = _max_output_tokens(route, fields)
         view = RequestView(

@@ -14,11 +14,13 @@ from selector.core.texttype import (
     ascii_chars_for_prompt_tokens,
     classify,
     estimate_prompt_tokens,
+    explain,
     extract,
     needs,
     session_key,
 )
 from selector.core.types import TEXT_TYPES, Capability
+from selector.files.textmodel import shipped_text_model
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=40)  # lone surrogates too: JSON can carry them
 ANY_JSON = st.recursive(
@@ -51,11 +53,12 @@ BODIES = st.dictionaries(st.sampled_from(FIELDS) | TEXTS, ANY_JSON, max_size=6) 
 @given(BODIES)
 def test_no_body_is_too_malformed(body: dict[str, Any]) -> None:
     text = extract(body)
-    estimate = classify(text)
+    estimate = classify(text, shipped_text_model())
     assert math.isclose(math.fsum(estimate.probabilities), 1.0, abs_tol=1e-9)
     assert all(0.0 <= probability <= 1.0 for probability in estimate.probabilities)
     assert len(estimate.probabilities) == len(TEXT_TYPES)
-    assert estimate.reasons
+    explanation = explain(text, shipped_text_model(), estimate.text_type)
+    assert explanation.reasons
     if text.is_empty:
         assert estimate.text_type == "unknown"
     else:
@@ -98,4 +101,4 @@ def test_length_and_characters_are_inverse(tokens: int, chat: bool) -> None:
 @given(TEXTS)
 def test_classifying_is_deterministic(prompt: str) -> None:
     text = RequestText(text=prompt, total_chars=len(prompt), longest_chars=len(prompt))
-    assert classify(text) == classify(text)
+    assert classify(text, shipped_text_model()) == classify(text, shipped_text_model())

@@ -17,7 +17,8 @@ PACKAGE = Path(__file__).parents[2] / "selector"
 
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "core": (),
-    "files": ("core",),
+    # The shipped weights of the text types are data.
+    "files": ("core", "data"),
     "profiler": ("core", "files", "data"),
     "simulator": ("core", "files"),
     # The emulator is the simulator's server model on a real clock, and that alone.

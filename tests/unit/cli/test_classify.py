@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from selector.cli.classify import classified
+from selector.cli.classify import answers
+from selector.core.texttype import untrained
 from selector.core.types import TEXT_TYPES
 from selector.errors import InputError
 
@@ -24,6 +25,10 @@ def run(*options: str, lines: Iterable[str]) -> subprocess.CompletedProcess[str]
 CODE = '{"id": "a1", "prompt": "Write a Rust function that reverses a linked list."}\n'
 GERMAN = '{"id": 7, "messages": [{"role": "user", "content": "Was ist die Hauptstadt von Frankreich?"}]}\n'
 EMPTY = "{}\n"
+TOOLS = (
+    '{"messages": [{"role": "user", "content": "list the files"}, {"role": "tool", "content": "a.txt b"}],'
+    ' "tools": [{"type": "function", "function": {"name": "ls"}}]}\n'
+)
 
 
 def test_json_answers_each_request_with_its_id_and_nothing_else() -> None:
@@ -41,20 +46,39 @@ def test_json_answers_each_request_with_its_id_and_nothing_else() -> None:
         assert sum(answer["probabilities"].values()) == pytest.approx(1.0, abs=1e-9)
 
 
-def test_explain_adds_the_reasons() -> None:
+def test_explain_adds_what_spoke_for_the_type() -> None:
     done = run("--json", "--explain", lines=[GERMAN])
-    assert json.loads(done.stdout)["reasons"] == ["German function words 50%"]
+    found = json.loads(done.stdout)
+    assert "German function words 50%" in found["reasons"]
+    assert {"signs", "grams"} <= found.keys()
 
 
-def test_without_json_a_table_with_reasons() -> None:
-    done = run(lines=[CODE, EMPTY])
-    header, code, empty = done.stdout.splitlines()
-    assert header.split() == ["id", "text", "type", "p", "next", "because"]
-    assert code.split()[:2] == ["a1", "code"]
-    assert float(code.split()[2]) > 0.9
-    assert code.split()[3] == "conversation"
-    assert "names of programming tools" in code
-    assert empty.split()[:3] == ["-", "unknown", "0.10"]
+def test_without_json_an_explanation_for_people() -> None:
+    done = run(lines=[CODE, TOOLS, EMPTY])
+    assert done.returncode == 0
+    code, tools, empty = blocks(done.stdout)
+    assert code[0] == "a1: code"
+    assert rows(code)["probabilities"].startswith("code 0.")
+    assert "phrases of programming tasks" in rows(code)["reasons"]
+    assert "learned n-grams" in rows(code)
+    assert tools[0] == "-: agentic"
+    assert rows(tools)["structure"] == "21 characters, 2 messages (user, tool), 1 tools, 0 tool calls, 1 results"
+    assert empty[0] == "-: unknown"
+    assert rows(empty)["reasons"] == "nothing to read"
+
+
+def blocks(output: str) -> list[list[str]]:
+    """The lines of each answer: its heading, and the indented rows under it."""
+    found: list[list[str]] = []
+    for line in output.splitlines():
+        if not line.startswith(" "):
+            found.append([])
+        found[-1].append(line)
+    return found
+
+
+def rows(block: list[str]) -> dict[str, str]:
+    return {line[2:18].strip(): line[19:] for line in block[1:]}
 
 
 @pytest.mark.parametrize(
@@ -64,25 +88,37 @@ def test_without_json_a_table_with_reasons() -> None:
         ("[1, 2]\n", "standard input, line 2: a JSON array"),
         ("null\n", "standard input, line 2: a JSON null"),
         ('"text"\n', "standard input, line 2: a JSON string"),
+        ("[" * 5_000 + "\n", "standard input, line 2: not JSON"),
     ],
 )
-def test_a_line_that_is_no_request_ends_it_after_those_before_are_answered(line: str, problem: str) -> None:
+def test_a_line_that_is_no_request_is_named_and_all_others_are_answered(line: str, problem: str) -> None:
     done = run("--json", lines=[CODE, line, GERMAN])
     assert done.returncode == 2
-    assert [json.loads(answer)["id"] for answer in done.stdout.splitlines()] == ["a1"]
+    assert [json.loads(answer)["id"] for answer in done.stdout.splitlines()] == ["a1", 7]
     assert problem in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
 
 
+def faults(lines: list[bytes]) -> list[str]:
+    return [str(answer) for answer in answers(lines, untrained()) if isinstance(answer, InputError)]
+
+
 def test_bytes_that_are_not_utf_8_are_named_too() -> None:
-    with pytest.raises(InputError, match="standard input, line 1: not JSON"):
-        list(classified([b'{"prompt": "\xff"}\n']))
+    (fault,) = faults([b'{"prompt": "\xff"}\n'])
+    assert fault.startswith("standard input, line 1: not JSON")
 
 
 def test_blank_lines_count_in_the_line_numbers() -> None:
-    with pytest.raises(InputError, match="line 3"):
-        list(classified([b"\n", b"{}\n", b"nonsense\n"]))
+    (fault,) = faults([b"\n", b"{}\n", b"nonsense\n"])
+    assert "line 3" in fault
+
+
+def test_surrogates_and_long_integers_are_read_and_kept() -> None:
+    done = run("--json", lines=['{"id": "\\ud800", "prompt": "Hi \\udfff"}\n', f'{{"id": {10**30}, "prompt": "Hi"}}\n'])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["\ud800", 10**30]
+    assert run(lines=['{"id": "\\ud800", "prompt": "Hi"}\n']).stdout.startswith("\\ud800: conversation")
 
 
 def test_answers_come_while_the_pipe_is_open() -> None:

@@ -8,17 +8,23 @@ from selector.core.requesttext import extract
 from selector.core.textrules import Evidence, text_evidence
 
 SIGNS = [
+    ("tool_call", "tools offered", "You can call these functions:\n- add(a, b): adds two numbers"),
     ("tool_call", "tools listed", 'Use a tool: [{"name": "f", "parameters": {"type": "object"}}]'),
+    ("agentic", "orders for several steps", "You are an autonomous agent. Call one tool in each turn."),
     ("agentic", "commands or their output", "Thought: search.\nAction: search(x)\nObservation: nothing found"),
     ("structured_output", "JSON is asked for", "Answer with valid JSON."),
+    ("structured_output", "the form of a JSON object", 'Answer in the format {"name": "..."}'),
     ("structured_output", "a JSON Schema", '{"type": "object", "properties": {}}'),
     ("romansh", "Romansh function words", "Ils uffants n'èn betg sin la plazza, els èn ids en l'uaud cun lur aug."),
     ("romansh", "Romansh is asked for", "Write a poem in Romansh"),
     ("multilingual", "Dutch function words", "Dit is een brief die ik niet aan je wil geven"),
     ("multilingual", "non-Latin script", "今日の天気は"),
+    ("multilingual", "non-Latin script", "የፈረንሳይ ፕሬዝዳንት"),
+    ("multilingual", "hardly any English", "Okuyita Ttembo kitegeeza kugwa ddalu mu kibira"),
     ("multilingual", "an answer in another language", "Translate it into Finnish"),
     ("long_document", "a text of 12,000 characters", "word and " * 1_333 + "end"),
     ("code", "programming words", "the function returns a string from the array of the class"),
+    ("code", "phrases of programming tasks", "Write a function that sorts a list"),
     ("code", "names of programming tools", "Is Kubernetes worth it?"),
     ("code", "programming signs", "{a: [1, 2]; b: [3]}"),
     ("code", "lines of code", "import os\nos.remove(path)"),

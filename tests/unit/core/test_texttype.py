@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 
-from selector.core.texttype import Evidence, RequestText, TextEstimate, classify, extract
+from selector.core.texttype import TextEstimate, classify, explain, extract, untrained
 from selector.core.types import TEXT_TYPES
+from selector.files.textmodel import shipped_text_model
 
 WEATHER_TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 
@@ -18,7 +18,7 @@ def ask(content: str, **fields: object) -> dict[str, Any]:
 
 
 def estimate(body: dict[str, Any]) -> TextEstimate:
-    return classify(extract(body))
+    return classify(extract(body), shipped_text_model())
 
 
 def probability(body: dict[str, Any], text_type: str) -> float:
@@ -122,7 +122,7 @@ def test_nothing_to_read_is_unknown_and_every_type_is_as_likely(body: dict[str, 
     found = estimate(body)
     assert found.text_type == "unknown"
     assert set(found.probabilities) == {1 / len(TEXT_TYPES)}
-    assert found.reasons
+    assert explain(extract(body), shipped_text_model(), "unknown").reasons == ("nothing to read",)
 
 
 def test_weak_signs_leave_a_mixture() -> None:
@@ -132,31 +132,43 @@ def test_weak_signs_leave_a_mixture() -> None:
 
 
 def test_reasons_speak_for_the_type_and_come_strongest_first() -> None:
-    text = extract(ask("x"))
-    evidence = (
-        Evidence(text_type="news", weight=1.0, reason="weak"),
-        Evidence(text_type="code", weight=1.5, reason="for another type"),
-        Evidence(text_type="news", weight=3.0, reason="strong"),
-        Evidence(text_type="news", weight=-0.5, reason="against"),
-    )
-    assert classify(text, lambda _: evidence).reasons == ("strong", "weak")
+    text = extract(ask("Write a Rust function that reverses a linked list.", tools=[WEATHER_TOOL]))
+    assert explain(text, untrained(), "tool_call").reasons == ("tools offered (1)",)
+    for_code = explain(text, untrained(), "code").reasons
+    assert len(for_code) > 1
+    assert any(reason.startswith("phrases of programming tasks") for reason in for_code)
+    assert explain(text, untrained(), "romansh").reasons == ("nothing speaks for another type",)
 
 
-def test_a_text_model_replaces_the_text_rules_but_not_the_structure() -> None:
-    def everything_is_maths(text: RequestText) -> tuple[Evidence, ...]:
-        return (Evidence(text_type="math", weight=5.0, reason=f"read {len(text.text)} characters"),)
-
+def test_an_explanation_names_signs_and_pieces_of_the_text_itself() -> None:
     text = extract(ask("Write a Rust function that reverses a linked list."))
-    found = classify(text, everything_is_maths)
-    assert found.text_type == "math"
-    assert found.reasons == ("read 50 characters",)
-    assert found.probabilities[TEXT_TYPES.index("math")] == pytest.approx(
-        math.exp(5) / (math.exp(5) + math.exp(1.5) + 8), rel=1e-12
-    )
-    assert classify(extract(ask("x", tools=[WEATHER_TOOL])), everything_is_maths).text_type == "tool_call"
+    found = explain(text, shipped_text_model(), "code")
+    assert found.grams
+    assert all(gram in text.text.lower() for gram, _ in found.grams)
+    for weighted in (found.grams, found.signs):
+        nats = [weight for _, weight in weighted]
+        assert nats == sorted(nats, reverse=True)
+        assert min(nats, default=1.0) > 0
+    assert explain(text, untrained(), "code").grams == ()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [{"type": "text", "text": "Write a Rust function"}, {"type": "image_url", "image_url": {"url": "data:x"}}],
+        [{"type": "image_url", "image_url": {"url": "data:x"}}, "Write a Rust function"],
+    ],
+)
+def test_the_text_among_pictures_is_read(content: Any) -> None:
+    assert estimate(ask(content)).text_type == "code"
+
+
+@pytest.mark.parametrize("wild", ["\ud800", "\x00", "\udfff\x00 ", "\u202e"])
+def test_characters_no_text_should_have_change_nothing(wild: str) -> None:
+    assert estimate(ask(f"Write a Rust function that reverses a linked list.{wild}")).text_type == "code"
 
 
 def test_the_end_of_a_long_prompt_is_read() -> None:
     filler = "The report goes on about the weather and the sea and many other things of that time. " * 20_000
     text = extract(ask(f"{filler}\n\nTranslate the text above into Romansh."))
-    assert classify(text).text_type == "romansh"
+    assert classify(text, shipped_text_model()).text_type == "romansh"

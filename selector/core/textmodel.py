@@ -1,0 +1,151 @@
+"""The text type's log-odds: rules written by hand, corrected by weights that were learned around them.
+
+    score(type) = prior + rules(text) + signs · W_signs + grams · W_grams / √(grams + GRAM_DAMPING) + structure(fields)
+    probabilities = softmax(score / temperature)
+
+The learned part is a softmax regression with the rules as a fixed offset and a penalty on every weight, so it stays at
+nothing where the sources it was trained on say nothing in common. Training is in bench/train_texttype.py; the arrays
+ship as data and come in as arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selector.core.requesttext import RequestText
+from selector.core.textfeatures import BUCKETS, GRAM_BYTES, SIGNS, Floats, grams_of, signs_of
+from selector.core.texthash import Hashes
+from selector.core.textrules import Evidence, evidence_in
+from selector.core.textwords import Words, cut
+from selector.core.types import TEXT_TYPES
+from selector.errors import DomainError
+
+GRAM_DAMPING = 60.0
+"""Grams that a text must have before the grams together weigh as much as in a long text, by the square root."""
+PRIOR_NATS = {"conversation": 1.5}
+"""Conversation is what a request is when nothing speaks for anything else."""
+
+_RULING_SYSTEM_CHARS = 600
+"""A system prompt of this length beside offered tools lays down how to proceed over several steps."""
+_POSITION = {text_type: position for position, text_type in enumerate(TEXT_TYPES)}
+_PRIORS = tuple(PRIOR_NATS.get(text_type, 0.0) for text_type in TEXT_TYPES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TextModel:
+    """Learned weights in nats, all over `TEXT_TYPES` in the last dimension. Raises `DomainError` for other shapes."""
+
+    gram_weights: Floats
+    """(`BUCKETS`, text types)"""
+    sign_weights: Floats
+    """(`SIGNS`, text types)"""
+    temperature: float
+    """What scores are divided by before the softmax, so that probabilities are the shares that come true."""
+
+    def __post_init__(self) -> None:
+        for name, weights, rows in (
+            ("gram_weights", self.gram_weights, BUCKETS),
+            ("sign_weights", self.sign_weights, len(SIGNS)),
+        ):
+            if weights.shape != (rows, len(TEXT_TYPES)) or not np.isfinite(weights).all():
+                raise DomainError(f"{name} {weights.shape}: must be finite, of shape {(rows, len(TEXT_TYPES))}")
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise DomainError(f"temperature {self.temperature}: must be a positive number")
+
+
+def untrained() -> TextModel:
+    """A model without learned weights: the rules alone."""
+    types = len(TEXT_TYPES)
+    return TextModel(
+        gram_weights=np.zeros((BUCKETS, types), np.float32),
+        sign_weights=np.zeros((len(SIGNS), types), np.float32),
+        temperature=1.0,
+    )
+
+
+def scores(request: RequestText, model: TextModel) -> list[float]:
+    """Log-odds by text type, before the temperature."""
+    words = cut(request.text)
+    found = gram_buckets(grams_of(words))
+    learned = signs_of(words, request) @ model.sign_weights
+    if len(found):
+        learned += np.add.reduce(model.gram_weights.take(found, axis=0), axis=0) * gram_scale(len(found))
+    return [ruled + corrected for ruled, corrected in zip(rule_scores(words, request), learned.tolist(), strict=True)]
+
+
+def rule_scores(words: Words, request: RequestText) -> list[float]:
+    """Prior, structure and rules: the part of `scores` that is not learned."""
+    totals = list(_PRIORS)
+    for item in evidence_of(words, request):
+        totals[_POSITION[item.text_type]] += item.weight
+    return totals
+
+
+def evidence_of(words: Words, request: RequestText) -> tuple[Evidence, ...]:
+    """What the request's fields and its text say by rule."""
+    return (*_structure(request), *evidence_in(words, request))
+
+
+def gram_buckets(grams: Hashes) -> NDArray[np.intp]:
+    """The buckets that occur, ascending, each once."""
+    there = np.zeros(BUCKETS, np.bool_)
+    there[grams] = True
+    return np.flatnonzero(there)
+
+
+def gram_scale(different: int) -> float:
+    """What one gram counts among `different` ones."""
+    return 1.0 / math.sqrt(different + GRAM_DAMPING)
+
+
+def probabilities(scores: list[float], temperature: float) -> tuple[float, ...]:
+    """Softmax of scores divided by the temperature; sums to 1."""
+    top = max(scores)
+    weights = [math.exp((score - top) / temperature) for score in scores]
+    total = math.fsum(weights)
+    return tuple(weight / total for weight in weights)
+
+
+def gram_evidence(request: RequestText, model: TextModel, text_type: str, count: int) -> list[tuple[str, float]]:
+    """The grams of a request that spoke most for a text type, with their nats, strongest first."""
+    words = cut(request.text)
+    grams = grams_of(words)
+    found = gram_buckets(grams)
+    nats = model.gram_weights[found, _POSITION[text_type]] * gram_scale(len(found))
+    strongest = np.argsort(-nats, kind="stable")[:count]
+    first_at = {bucket: place for place, bucket in reversed(list(enumerate(grams.tolist())))}
+    folded = words.hashed.folded.tobytes()
+    named = []
+    for place in strongest.tolist():
+        start = first_at[int(found[place])]
+        gram = folded[start : start + GRAM_BYTES].decode("utf-8", "replace")
+        named.append((gram, float(nats[place])))
+    return [(gram, weight) for gram, weight in named if weight > 0]
+
+
+def sign_evidence(request: RequestText, model: TextModel, text_type: str, count: int) -> list[tuple[str, float]]:
+    """The signs of a request that spoke most for a text type by learned weight, with their nats, strongest first."""
+    nats = signs_of(cut(request.text), request) * model.sign_weights[:, _POSITION[text_type]]
+    strongest = np.argsort(-nats, kind="stable")[:count].tolist()
+    return [(SIGNS[place], float(nats[place])) for place in strongest if nats[place] > 0]
+
+
+def _structure(text: RequestText) -> Iterator[Evidence]:
+    """What the request's fields say. The weights outdo what text rules usually add up to, in order of precedence."""
+    if text.has_tools:
+        yield Evidence(text_type="tool_call", weight=22.0, reason=f"tools offered ({text.tools})")
+        if text.is_dialogue or text.roles.count("user") > 1:
+            yield Evidence(text_type="agentic", weight=26.0, reason="a dialogue with tools at hand")
+        elif text.system:
+            ruling_frac = min(1.0, len(text.system) / _RULING_SYSTEM_CHARS)
+            reason = "a system prompt that rules how tools are used"
+            yield Evidence(text_type="agentic", weight=26.0 * ruling_frac, reason=reason)
+    if text.tool_messages or text.tool_calls:
+        yield Evidence(text_type="agentic", weight=28.0, reason=f"tool results so far ({text.tool_messages})")
+    if text.output_format:
+        yield Evidence(text_type="structured_output", weight=18.0, reason=f"answer bound to {text.output_format}")
