@@ -20,7 +20,7 @@ from scipy.optimize import minimize, minimize_scalar
 
 from selector.core.requesttext import extract
 from selector.core.textfeatures import BUCKETS, grams_of, signs_of
-from selector.core.textmodel import TextModel, gram_buckets, gram_scale, rule_scores
+from selector.core.textmodel import TextModel, gram_scale, rule_scores
 from selector.core.textwords import cut
 from selector.core.types import TEXT_TYPES
 
@@ -29,7 +29,7 @@ Matrix = Any
 """A SciPy sparse matrix, whose types SciPy does not tell."""
 
 PENALTY = 5e-3
-GRAM_GAIN = 4.0
+GRAM_GAIN = 60.0
 """Grams are scaled up against signs by this, so that the penalty on them is that much lighter."""
 ITERATIONS = 40
 MIN_SOURCES = 3
@@ -56,9 +56,10 @@ def featured(bodies: Sequence[dict[str, Any]]) -> Featured:
     for body in bodies:
         request = extract(body)
         words = cut(request.text)
-        found = gram_buckets(grams_of(words))
+        grams = grams_of(words)
+        found, times = np.unique(grams, return_counts=True)
         columns.append(found)
-        values.append(np.full(len(found), GRAM_GAIN * gram_scale(len(found)), np.float32))
+        values.append((GRAM_GAIN * gram_scale(len(grams)) * times).astype(np.float32))
         starts.append(starts[-1] + len(found))
         signs.append(signs_of(words, request))
         offsets.append(rule_scores(words, request))

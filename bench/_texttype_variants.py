@@ -101,7 +101,11 @@ def spelled_out(record: Record, draw: random.Random) -> Body:
         orders.append(draw.choice(TOOL_OFFERS).format(_written_tools(record["tools"], draw)))
     if record.get("response_format"):
         schema = record["response_format"].get("json_schema", {}).get("schema", {})
-        orders.append(draw.choice(JSON_ORDERS).format(json.dumps(schema, indent=draw.choice((None, 2)))[:6_000]))
+        names = [name for name in schema.get("properties", {}) if name.replace("_", "").isalnum()][:6]
+        if names and draw.random() < 0.6:
+            orders.append(_written_layout(names, draw))
+        else:
+            orders.append(draw.choice(JSON_ORDERS).format(json.dumps(schema, indent=draw.choice((None, 2)))[:6_000]))
     for order in orders:
         first = next((number for number, message in enumerate(messages) if message["role"] == "user"), 0)
         place = draw.choice(("system", "before", "after"))
@@ -183,6 +187,20 @@ def _written_tools(tools: Sequence[Any], draw: random.Random) -> str:
                 arguments = ", ".join(function.get("parameters", {}).get("properties", {}))
                 lines.append(f"- {function['name']}({arguments}) - {function.get('description', '')}")
             return "\n".join(lines)
+
+
+def _written_layout(names: Sequence[str], draw: random.Random) -> str:
+    """The order for a JSON object with some fields, as people give it who have no schema."""
+    match draw.randrange(4):
+        case 0:
+            return f"Return JSON with the keys {', '.join(names)}."
+        case 1:
+            return "Answer in the form {" + ", ".join(f'"{name}": ...' for name in names) + "} and add nothing else."
+        case 2:
+            listed = " and ".join(f'"{name}"' for name in names)
+            return f"Give me the answer as a JSON array of objects with {listed}."
+        case _:
+            return f"Use valid JSON. Fields: {', '.join(f'{name} (string)' for name in names)}."
 
 
 def _without_a_line(text: str, draw: random.Random) -> str:

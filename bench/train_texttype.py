@@ -15,9 +15,11 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
+import itertools
 import json
 import platform
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -26,11 +28,7 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from _texttype_training import (  # a script's neighbours are found by the line above
+from _texttype_training import (
     GRAM_GAIN,
     ITERATIONS,
     MIN_SOURCES,
@@ -43,9 +41,14 @@ from _texttype_training import (  # a script's neighbours are found by the line 
     probabilities_of,
     scores_of,
 )
-from _texttype_variants import body_of, spelled_out, variant  # likewise
+from _texttype_variants import body_of, spelled_out, variant
+from numpy.typing import NDArray
 
 import selector
+from selector.core.requesttext import extract
+from selector.core.textfeatures import BUCKET_BITS, BUCKETS
+from selector.core.texthash import GRAM_BYTES
+from selector.core.textwords import cut
 from selector.core.types import TEXT_TYPES
 from selector.data import TEXT_MODEL
 from selector.files.textmodel import save_text_model
@@ -117,6 +120,7 @@ def evaluate(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], Floa
     balance = balanced(types, sources)
     temperature = best_temperature(np.concatenate((by_one, by_one_other)), np.tile(types, 2), np.tile(balance, 2))
     result = {
+        "command": "bench/train_texttype.py PROMPTS_FOLDER --out selector/data",
         "prompts": len(records),
         "sources": len(by_source),
         "types_with_one_source": sorted(
@@ -129,7 +133,7 @@ def evaluate(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], Floa
         "left_out_one_family": figures(by_family, by_family_other, types, sources),
         "rules_alone": figures(as_collected.offset, in_other_form.offset, types, sources),
         "rules_alone_other_forms": figures(in_other_form.offset, as_collected.offset, types, sources),
-        "top_grams": top_grams(learned, bodies),
+        "top_grams": top_grams(learned, bodies, train_types),
         "training": {
             "requests": len(bodies),
             "prompts_per_source_at_most": MAX_PER_SOURCE,
@@ -145,6 +149,7 @@ def evaluate(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], Floa
             "numpy": np.__version__,
             "scipy": scipy.__version__,
             "python": platform.python_version(),
+            "system": platform.platform(),
         },
     }
     used = {source: min(MAX_PER_SOURCE, len(of_source)) for source, of_source in by_source.items()}
@@ -251,25 +256,24 @@ def expected_error(confidence: Floats, right: NDArray[np.bool_]) -> float:
     return round(float(np.abs(difference).sum() / max(1, len(confidence))), 4)
 
 
-def top_grams(learned: Floats, bodies: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The grams that speak most for each type, as they occur in the bodies: what to read for habits of a source."""
-    from selector.core.requesttext import extract
-    from selector.core.textfeatures import BUCKETS, GRAM_BYTES, grams_of
-    from selector.core.textwords import cut
+def top_grams(learned: Floats, bodies: Sequence[Mapping[str, Any]], types: Types) -> dict[str, list[str]]:
+    """The grams that speak most for each type: what to read for habits of a source.
 
-    strongest = np.argsort(-learned[:BUCKETS], axis=0)[:TOP_GRAMS]
-    wanted = set(strongest.ravel().tolist())
-    seen: dict[int, str] = {}
-    for body in bodies:
-        words = cut(extract(body).text)
-        folded = words.hashed.folded.tobytes()
-        for start, bucket in enumerate(grams_of(words).tolist()):
-            if bucket in wanted and bucket not in seen:
-                seen[bucket] = folded[start : start + GRAM_BYTES].decode("utf-8", "replace")
-    return {
-        name: [seen[bucket] for bucket in strongest[:, position].tolist() if bucket in seen]
-        for position, name in enumerate(TEXT_TYPES)
-    }
+    Several grams share a bucket; shown is the one that occurs most in the type's own bodies.
+    """
+    strongest = np.argsort(-learned[:BUCKETS], axis=0)[:TOP_GRAMS].T
+    shown = {}
+    for text_type, wanted in enumerate(strongest.tolist()):
+        seen: dict[int, Counter[bytes]] = {bucket: Counter() for bucket in wanted}
+        for body in itertools.compress(bodies, types == text_type):
+            text = cut(extract(body).text).bytes
+            buckets = text.grams() >> np.uint32(32 - BUCKET_BITS)
+            for place in np.flatnonzero(np.isin(buckets, wanted)).tolist():
+                start = int(text.gram_starts()[place])
+                seen[int(buckets[place])][text.folded[start : start + GRAM_BYTES]] += 1
+        commonest = [seen[bucket].most_common(1) for bucket in wanted]
+        shown[TEXT_TYPES[text_type]] = [found[0][0].decode("utf-8", "replace") for found in commonest if found]
+    return shown
 
 
 def _by_type(values: NDArray[np.float64]) -> dict[str, float]:

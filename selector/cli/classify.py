@@ -94,6 +94,8 @@ def answers(lines: Iterable[bytes], model: TextModel) -> Iterator[Answer | Input
         if not isinstance(body, dict):
             yield InputError(where, f"a JSON {_JSON_NAMES[type(body)]}", "give a request body, a JSON object")
             continue
+        if isinstance(body.get("id"), float):  # orjson reads integers of more than 64 bits as one
+            body["id"] = json.loads(line)["id"]
         text = extract(body)
         yield Answer(id=body.get("id"), text=text, estimate=classify(text, model))
 

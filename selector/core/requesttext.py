@@ -18,8 +18,8 @@ import orjson
 from selector.core.requestneeds import offered_tools, output_format
 from selector.core.textsample import content_texts, ends, sample, utf8_bytes
 
-TEXT_HEAD_CHARS = 1_024
-TEXT_TAIL_CHARS = 640
+TEXT_HEAD_CHARS = 512
+TEXT_TAIL_CHARS = 256
 TEXT_SAMPLE_CHARS = TEXT_HEAD_CHARS + TEXT_TAIL_CHARS
 """Most characters of `RequestText.text`. The start holds the instruction or the first turn, the end the last turn."""
 SYSTEM_HEAD_CHARS = 1_024

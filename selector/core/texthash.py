@@ -1,109 +1,86 @@
-"""A text as hashed words, pairs of words and character n-grams: whole-array arithmetic, no loop over characters.
+"""A text as folded bytes and its runs of bytes (character n-grams), hashed with whole-array arithmetic.
 
-Bytes are folded first (letters to lower case, digits to one digit, other white space to a blank). The hash of bytes
-s … e−1 is taken from one running sum, so that any number of pieces costs a few array operations (Rabin–Karp):
-
-    C[i] = Σ_{j<i} (byte_j + 1) · B^j  mod 2^32        hash(s, e) = (C[e] − C[s]) · B^(−s)  mod 2^32
-
-`B` is odd and so has an inverse. A final multiplication spreads the hash; its top bits are the bucket.
+Folding makes letters lower case, digits one digit and other white space a blank, so that runs say what is written and
+not how. A run of four bytes is one 32-bit integer: the bytes are read as integers from their first, second, third and
+fourth byte on, which gives every run, though not in the order of the text.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Hashes = NDArray[np.uint32]
-Positions = NDArray[np.intp]
 
-_BASE = 0x01000193
+GRAM_BYTES = 4
+MAX_BYTES = 16_384
+"""Most bytes of a text that are read; what is longer is cut."""
+
 _SPREAD = np.uint32(0x9E3779B1)
-_LEFT = np.uint32(0x85EBCA6B)
-_RIGHT = np.uint32(0xC2B2AE35)
-_FIRST_MAX_BYTES = 16_384
+_INTEGER = np.dtype("<u4")
+_OPENING_GUILLEMET, _CLOSING_GUILLEMET = "\u00ab".encode(), "\u00bb".encode()
+_PUNCTUATION = b"\xe2\x80"
+_TYPOGRAPHIC = {
+    sign.encode(): plain
+    for sign, plain in {
+        "\u2018": b"'",
+        "\u2019": b"'",
+        "\u201c": b'"',
+        "\u201d": b'"',
+        "\u201e": b'"',
+        "\u2013": b"-",
+        "\u2014": b"-",
+        "\u2026": b".",
+    }.items()
+}
+"""Quotation marks, dashes and the ellipsis as UTF-8, all beginning alike, and the ASCII they stand for."""
 
-_TYPOGRAPHIC = {"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2013": "-", "\u2014": "-"}
-"""Quotation marks and dashes that stand for ASCII signs."""
 
-
-def _folding() -> NDArray[np.uint8]:
-    table = np.arange(256, dtype=np.uint8)
-    table[:32] = ord(" ")
-    table[ord("\n")] = ord("\n")
+def _folding() -> bytes:
+    """What each byte is folded to."""
+    table = bytearray(range(256))
+    table[:32] = b" " * 32
     table[127] = ord(" ")
-    table[ord("A") : ord("Z") + 1] += 32
-    table[ord("0") : ord("9") + 1] = ord("0")
-    return table
-
-
-def _is_word_byte() -> NDArray[np.bool_]:
-    return np.array([byte >= 128 or chr(byte).isalnum() for byte in range(256)])
-
-
-def _powers(base: int, count: int) -> Hashes:
-    powers = np.empty(count, np.uint32)
-    power = 1
-    for position in range(count):
-        powers[position] = power
-        power = power * base % 2**32
-    return powers
+    table[ord("\n")] = ord("\n")
+    table[ord("A") : ord("Z") + 1] = bytes(range(ord("a"), ord("z") + 1))
+    table[ord("0") : ord("9") + 1] = b"0" * 10
+    return bytes(table)
 
 
 _FOLDED = _folding()
-_IN_WORD = _is_word_byte()
-_POWERS = _powers(_BASE, _FIRST_MAX_BYTES)
-_INVERSES = _powers(pow(_BASE, -1, 2**32), _FIRST_MAX_BYTES)
-MAX_BYTES = _FIRST_MAX_BYTES - 1
-"""Most bytes of a text that are read; what is longer is cut."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HashedText:
-    """A text's bytes and the hashes of its words."""
+class FoldedText(NamedTuple):
+    """The bytes of a text."""
 
-    raw: NDArray[np.uint8]
+    raw: bytes
     """UTF-8, quotation marks and dashes made ASCII."""
-    folded: NDArray[np.uint8]
-    sums: Hashes
-    """C above; one longer than the bytes."""
-    starts: Positions
-    """Where each word starts; words are runs of letters, digits and bytes above ASCII."""
-    stops: Positions
-    words: Hashes
-    """Hash of each word, not spread yet."""
+    folded: bytes
+    """As long as `raw`."""
 
-    def ngrams(self, length: int) -> Hashes:
-        """Spread hashes of all runs of `length` bytes, in order."""
-        count = max(0, len(self.folded) - length + 1)
-        hashes = self.sums[length : length + count] - self.sums[:count]
-        return spread(hashes * _INVERSES[:count])
+    def grams(self) -> Hashes:
+        """Hash of every run of `GRAM_BYTES` bytes: its top bits are the bucket. See `gram_starts` for the order."""
+        data, size = self.folded, len(self.folded)
+        if size < GRAM_BYTES:
+            return np.empty(0, np.uint32)
+        runs = [np.frombuffer(data, _INTEGER, (size - start) // GRAM_BYTES, start) for start in range(GRAM_BYTES)]
+        hashes: Hashes = np.concatenate(runs) * _SPREAD
+        return hashes
+
+    def gram_starts(self) -> NDArray[np.intp]:
+        """Where each of `grams` starts in the bytes."""
+        size = len(self.folded)
+        return np.concatenate([np.arange(start, size - GRAM_BYTES + 1, GRAM_BYTES) for start in range(GRAM_BYTES)])
 
 
-def hashed(text: str) -> HashedText:
-    """Hashes the words of a text. Lone surrogates and NULs are bytes like any other."""
+def fold(text: str) -> FoldedText:
+    """Folds a text. Lone surrogates are read as question marks, NULs as blanks."""
+    data = text.encode("utf-8", "replace")[:MAX_BYTES]
     if not text.isascii():
-        for sign, plain in _TYPOGRAPHIC.items():
-            text = text.replace(sign, plain)
-    raw = np.frombuffer(text.encode("utf-8", "surrogatepass")[:MAX_BYTES], np.uint8)
-    folded = _FOLDED.take(raw)
-    sums = np.zeros(len(raw) + 1, np.uint32)
-    np.cumsum((folded + np.uint32(1)) * _POWERS[: len(raw)], dtype=np.uint32, out=sums[1:])
-    inside = np.zeros(len(raw) + 2, np.bool_)
-    _IN_WORD.take(raw, out=inside[1:-1])
-    edges = np.flatnonzero(inside[1:] != inside[:-1])
-    starts, stops = edges[::2], edges[1::2]
-    words = (sums.take(stops) - sums.take(starts)) * _INVERSES.take(starts)
-    return HashedText(raw=raw, folded=folded, sums=sums, starts=starts, stops=stops, words=words)
-
-
-def pairs(words: Hashes) -> Hashes:
-    """Hash of each word with the next one, not spread yet."""
-    return words[:-1] * _LEFT + words[1:] * _RIGHT
-
-
-def spread(hashes: Hashes) -> Hashes:
-    """Hashes whose top bits depend on all bits."""
-    mixed = hashes ^ (hashes >> np.uint32(15))
-    return mixed * _SPREAD
+        data = data.replace(_OPENING_GUILLEMET, b'"').replace(_CLOSING_GUILLEMET, b'"')
+        if _PUNCTUATION in data:
+            for sign, plain in _TYPOGRAPHIC.items():
+                data = data.replace(sign, plain)
+    return FoldedText(data, data.translate(_FOLDED))

@@ -10,38 +10,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from selector.core import textlexicon as lexicon
 from selector.core.requesttext import RequestText
 from selector.core.textwords import Words, cut, topics_in
 
-_NON_LATIN = bytes((*range(0xCE, 0xE2), *range(0xE3, 0xEE)))
-"""First bytes in UTF-8 of letters that no Western European language has: other scripts, and Vietnamese."""
-_ACCENTED = bytes(range(0xC3, 0xCA))
-"""First bytes of Latin letters with accents."""
 _INTO_LANGUAGE = re.compile(
     r"\b(?:in|into|to|auf|ins|en|nach) (?:the |das |die |simple |plain |formal )?(?P<language>[^\W\d_]+)"
 )
 _ROMANSH_PASSAGE = re.compile(r"\b(?:following|folgenden?|quest|suandant) (?P<language>[^\W\d_]+)")
 # Patterns that begin with a literal, because searching for one is what `re` does fast.
 _FORMULAS = (
-    (b"$", re.compile(r"\$(?!\d[\d.,]* [a-z])[^$\n]{1,200}\$")),
-    (b"\\", re.compile(r"\\[a-zA-Z]{2,}")),
-    (b"^", re.compile(r"\^[\w({-]")),
-    (b"(", re.compile(r"\([a-z](?:, ?[a-z])?\)")),
-    (b"=", re.compile(r"=(?:(?<=\b[a-z]=)|(?<=\b[a-z] =)) ?-?\d")),
+    ("$", re.compile(r"\$(?!\d[\d.,]* [a-z])[^$\n]{1,200}\$")),
+    ("\\", re.compile(r"\\[a-zA-Z]{2,}")),
+    ("^", re.compile(r"\^[\w({-]")),
+    ("(", re.compile(r"\([a-z](?:, ?[a-z])?\)")),
+    ("=", re.compile(r"=(?:(?<=\b[a-z]=)|(?<=\b[a-z] =)) ?-?\d")),
 )
 """Patterns with a sign that each needs, so that a text without it is not searched."""
 _NUMBER_ORDERS = ("calculate", "compute", "find ", "determine ", "how m")
-_MATH_SIGNS = "∑∫√≤≥∈∀∃∞±×÷∂∇"
+_MATH_SIGNS = re.compile("[∑∫√≤≥∈∀∃∞±×÷∂∇]")
 _CODE_LINE = re.compile(
     r"\n[ \t>]*(?:def \w|class \w|import \w|from [\w.]+ import|#include|#!/|using \w|package \w|public |private "
     r"|func |fn |function\b|assert\b|return\b|(?:const|let|var) \w|@\w+\(|for ?\(|if ?\(|while ?\(|>>> |\$ \w"
     r"|\w+ = |SELECT\b|INSERT\b)"
 )
-_NEWLINE = ord("\n")
-_CODE_SIGNS = b"{};=<>[]_"
 _TOOL_LIST = re.compile(r"""["'](?:parameters|arguments|inputs|input_schema)["']\s*:\s*[{\[]""")
 _SIGNATURE = re.compile(r"\n[ \d.*-]*(?P<name>[A-Za-z]\w+)\([^()\n]*\) ?(?:->|:|-|\n)")
 _TOOL_TURN = re.compile(
@@ -55,9 +49,8 @@ _FORM_WORDS = ("format", "schema", "form", "fields", "keys", "structure", "objec
 _PROGRAMMING_SIGNS = ("c++", "c#", ".js", ".py", "node.js", ".net ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """One thing that speaks for a text type."""
+class Evidence(NamedTuple):
+    """One thing that speaks for a text type. A tuple, since several are made per request and are made fast."""
 
     text_type: str
     weight: float
@@ -65,15 +58,15 @@ class Evidence:
     reason: str
 
 
-def text_evidence(request: RequestText) -> tuple[Evidence, ...]:
+def text_evidence(request: RequestText) -> list[Evidence]:
     """What the sampled text of a request says; empty when it holds nothing to read."""
     return evidence_in(cut(request.text), request)
 
 
-def evidence_in(words: Words, request: RequestText) -> tuple[Evidence, ...]:
+def evidence_in(words: Words, request: RequestText) -> list[Evidence]:
     """`text_evidence` of a request whose text is cut already."""
-    code_lines = len(_CODE_LINE.findall(f"\n{words.text}")) if words.byte_counts[_NEWLINE] or words.total < 40 else 0
-    return (
+    code_lines = len(_CODE_LINE.findall(f"\n{words.text}")) if words.total < 40 or "\n" in words.text else 0
+    return [
         *_orders(words, request),
         *_dialogue_with_tools(words, request),
         *_language(words),
@@ -83,7 +76,7 @@ def evidence_in(words: Words, request: RequestText) -> tuple[Evidence, ...]:
         *_math(words, has_code=code_lines > 0 or request.code_fence_frac > 0),
         *_news(words),
         *_conversation(words),
-    )
+    ]
 
 
 def _orders(words: Words, request: RequestText) -> Iterator[Evidence]:
@@ -156,13 +149,13 @@ def _language(words: Words) -> Iterator[Evidence]:
             reason = f"{name} function words {other:.0%}"
             yield Evidence(text_type="multilingual", weight=weight * (1 - romansh_part), reason=reason)
     if english < 0.1 and not words.topic_words[lexicon.PROGRAMMING]:
-        accented = 0.0 if words.text.isascii() else words.share_of(_ACCENTED)
+        accented = 0.0 if words.text.isascii() else words.share_of("accented letters")
         # Romansh has accents too, so they say little beside its words.
         weight = (1.0 - english / 0.1) * (4.5 * _ramp(words.total, 2, 7) + 3.0 * _ramp(accented, 0.0, 0.04))
-        weight *= (1.0 - _ramp(romansh, 0.0, 0.1)) * (1.0 - _ramp(words.share_of(_CODE_SIGNS), 0.005, 0.03))
+        weight *= (1.0 - _ramp(romansh, 0.0, 0.1)) * (1.0 - _ramp(_programming_signs(words), 0.005, 0.03))
         if weight > 0:
             yield Evidence(text_type="multilingual", weight=weight, reason="hardly any English function words")
-    non_latin = 0.0 if words.text.isascii() else words.share_of(_NON_LATIN)
+    non_latin = 0.0 if words.text.isascii() else words.share_of("letters beyond Western Europe")
     if non_latin > 0.02:
         weight = 12.0 * _ramp(non_latin, 0.02, 0.1)
         yield Evidence(text_type="multilingual", weight=weight, reason=f"non-Latin script {non_latin:.0%}")
@@ -199,9 +192,9 @@ def _code(words: Words, request: RequestText, code_lines: int) -> Iterator[Evide
         yield Evidence(text_type="code", weight=weight, reason=f"phrases of programming tasks ({tasks:.0f})")
     names = words.topic_words[lexicon.PROGRAMMING] + sum(sign in words.lowered for sign in _PROGRAMMING_SIGNS)
     if names:
-        weight = min(2.0 + names, 4.5) * _ramp(-words.total, -800, -100)
+        weight = min(3.0 + names, 5.5) * _ramp(-words.total, -800, -100)
         yield Evidence(text_type="code", weight=weight, reason=f"names of programming tools ({names:.0f})")
-    signs = words.share_of(_CODE_SIGNS)
+    signs = words.share_of("brackets and braces") + words.share_of("equals and underscores")
     if signs > 0.01:
         yield Evidence(text_type="code", weight=2.5 * _ramp(signs, 0.01, 0.05), reason=f"programming signs {signs:.0%}")
     if code_lines:
@@ -211,15 +204,19 @@ def _code(words: Words, request: RequestText, code_lines: int) -> Iterator[Evide
         yield Evidence(text_type="code", weight=weight, reason="a code block")
 
 
+def _programming_signs(words: Words) -> float:
+    return words.share_of("brackets and braces") + words.share_of("equals and underscores")
+
+
 def _math(words: Words, *, has_code: bool) -> Iterator[Evidence]:
     variety = words.variety(lexicon.MATH)
     if variety > 0.02:
         yield Evidence(
             text_type="math", weight=5.0 * _ramp(variety, 0.02, 0.10), reason=f"words of mathematics {variety:.0%}"
         )
-    formulas = sum(len(pattern.findall(words.text)) for sign, pattern in _FORMULAS if words.byte_counts[sign[0]])
+    formulas = sum(len(pattern.findall(words.text)) for sign, pattern in _FORMULAS if sign in words.text)
     if not words.text.isascii():
-        formulas += sum(map(words.text.count, _MATH_SIGNS))
+        formulas += len(_MATH_SIGNS.findall(words.text))
     if formulas:
         yield Evidence(text_type="math", weight=min(1.5 + 0.7 * formulas, 4.0), reason=f"formulas ({formulas})")
     if not has_code and _asks_for_a_number(words):
@@ -234,7 +231,7 @@ def _math(words: Words, *, has_code: bool) -> Iterator[Evidence]:
 def _asks_for_a_number(words: Words) -> bool:
     if not words.topic_words[lexicon.NUMBER_QUESTIONS]:
         return False
-    return words.byte_counts[ord("?")] > 0 or any(order in words.lowered for order in _NUMBER_ORDERS)
+    return "?" in words.text or any(order in words.lowered for order in _NUMBER_ORDERS)
 
 
 def _news(words: Words) -> Iterator[Evidence]:
@@ -250,7 +247,7 @@ def _news(words: Words) -> Iterator[Evidence]:
     asking = words.variety(lexicon.REQUEST)
     if asking < 0.09:
         # News passages tell; they do not ask.
-        weight = (2.5 if words.byte_counts[ord("?")] == 0 else 1.5) * long_enough * (1 - asking / 0.09)
+        weight = (2.5 if "?" not in words.text else 1.5) * long_enough * (1 - asking / 0.09)
         yield Evidence(text_type="news", weight=weight, reason="a report rather than a request")
 
 
@@ -264,4 +261,6 @@ def _conversation(words: Words) -> Iterator[Evidence]:
 
 def _ramp(value: float, low: float, high: float) -> float:
     """0 at or below `low`, 1 at or above `high`, linear between."""
-    return min(1.0, max(0.0, (value - low) / (high - low)))
+    if value <= low:
+        return 0.0
+    return 1.0 if value >= high else (value - low) / (high - low)

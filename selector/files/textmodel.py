@@ -31,7 +31,11 @@ _REMEDY = "train again with bench/train_texttype.py, or reinstall the package"
 @cache
 def shipped_text_model() -> TextModel:
     """The model that comes with the package; read once. Raises `TextModelError`."""
-    return load_text_model(data.path(data.TEXT_MODEL))
+    try:
+        path = data.path(data.TEXT_MODEL)
+    except FileNotFoundError as error:
+        raise TextModelError("the shipped text model", str(error), _REMEDY) from None
+    return load_text_model(path)
 
 
 def load_text_model(path: Path) -> TextModel:

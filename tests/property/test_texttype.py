@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selector.core.requesttext import SYSTEM_SAMPLE_CHARS, TEXT_SAMPLE_CHARS
+from selector.core.requesttext import SYSTEM_SAMPLE_CHARS, TEXT_HEAD_CHARS, TEXT_SAMPLE_CHARS, TEXT_TAIL_CHARS
 from selector.core.texttype import (
     RequestText,
     ascii_chars_for_prompt_tokens,
@@ -76,8 +76,8 @@ def test_samples_are_bounded_and_begin_and_end_as_the_dialogue_does(turns: list[
     assert len(text.text) <= TEXT_SAMPLE_CHARS
     assert len(text.system) <= SYSTEM_SAMPLE_CHARS
     dialogue = "\n".join(m["content"] for m in messages if m["role"] not in ("system", "developer"))
-    assert dialogue.startswith(text.text[:500])
-    assert dialogue.endswith(text.text[-500:])
+    assert dialogue.startswith(text.text[: TEXT_HEAD_CHARS - 1])
+    assert dialogue.endswith(text.text[-TEXT_TAIL_CHARS:])
     assert text.total_chars == sum(len(message["content"]) for message in messages)
 
 

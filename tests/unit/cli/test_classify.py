@@ -58,7 +58,7 @@ def test_without_json_an_explanation_for_people() -> None:
     assert done.returncode == 0
     code, tools, empty = blocks(done.stdout)
     assert code[0] == "a1: code"
-    assert rows(code)["probabilities"].startswith("code 0.")
+    assert rows(code)["probabilities"].startswith("code ")
     assert "phrases of programming tasks" in rows(code)["reasons"]
     assert "learned n-grams" in rows(code)
     assert tools[0] == "-: agentic"

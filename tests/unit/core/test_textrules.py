@@ -39,7 +39,7 @@ SIGNS = [
 ]  # fmt: skip
 
 
-def evidence(text: str) -> tuple[Evidence, ...]:
+def evidence(text: str) -> list[Evidence]:
     return text_evidence(extract({"prompt": text}))
 
 
@@ -52,7 +52,7 @@ def test_a_rule_sees_its_sign(text_type: str, reason: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "Hello there!", "Good morning and welcome"])
 def test_plain_talk_shows_no_sign(text: str) -> None:
-    assert evidence(text) == ()
+    assert evidence(text) == []
 
 
 @pytest.mark.parametrize(

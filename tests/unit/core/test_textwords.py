@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from selector.core import textlexicon as lexicon
-from selector.core.textwords import END_CHARS, Words, cut
+from selector.core.textwords import BYTE_KINDS, END_CHARS, Words, cut, topics_in
 
 
 def share(words: Words, language: str) -> float:
@@ -55,3 +55,31 @@ def test_other_languages_hold_no_english_words_and_no_single_letters() -> None:
         if language != lexicon.ENGLISH:
             assert not words & english
             assert not {word for word in words if len(word) == 1 and word.isascii()}
+
+
+def test_pairs_of_words_count_in_their_order_and_across_signs() -> None:
+    topic = lexicon.NUMBER_QUESTIONS
+    assert cut("How many, and how MANY?").topic_words[topic] == 1
+    assert cut("many how").topic_words[topic] == 0
+    assert cut("how (many)").topic_words[topic] == 1
+
+
+def test_words_of_a_list_are_told_from_words_like_them() -> None:
+    assert cut("pythons pytho ython").topic_words[lexicon.PROGRAMMING] == 0
+
+
+def test_kinds_of_bytes_are_shares_of_the_text() -> None:
+    words = cut("A1?é")
+    assert {kind: round(words.share_of(kind) * 5) for kind in BYTE_KINDS if words.share_of(kind)} == {
+        "capitals": 1,
+        "digits": 1,
+        "question marks": 1,
+        "accented letters": 1,
+    }
+    assert sum(cut("").byte_kinds) == 0
+
+
+def test_topics_of_a_text_alone() -> None:
+    text = "Answer in valid JSON, as JSON."
+    assert topics_in(text) == cut(text).topic_words
+    assert topics_in(text)[lexicon.JSON_ORDERS] == 2
