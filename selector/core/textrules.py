@@ -113,7 +113,7 @@ def _dialogue_with_tools(words: Words, request: RequestText) -> Iterator[Evidenc
     turns = len(_TOOL_TURN.findall(words.lowered))
     if turns:
         reason = f"commands or their output in the turns ({turns})"
-        yield Evidence(text_type="agentic", weight=min(13.0 + 2.0 * turns, 18.0), reason=reason)
+        yield Evidence(text_type="agentic", weight=min(15.0 + 2.0 * turns, 21.0), reason=reason)
 
 
 def _json_in_text(lowered: str, orders: float) -> Iterator[Evidence]:
