@@ -215,7 +215,8 @@ def figures(scores: Floats, also: Floats, types: Types, sources: Names) -> dict[
         },
         "worst_source": min(recall, key=lambda source: recall[source]),
         "recall_by_source": dict(sorted(recall.items(), key=lambda item: item[1])),
-        "calibration": calibration(probabilities, types),
+        "calibration": calibration(probabilities, types, np.ones_like(weights)),
+        "calibration_sources_alike": calibration(probabilities, types, weights),
     }
 
 
@@ -232,7 +233,7 @@ def f1_of(confusion: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def calibration(probabilities: Floats, types: Types) -> dict[str, Any]:
+def calibration(probabilities: Floats, types: Types, weights: Floats) -> dict[str, Any]:
     """Expected calibration errors in ten bins: of the estimated type, and of each type's own probability.
 
     `by_estimated_type` looks at the requests taken for a type; `by_type` at that type's probability in all requests.
@@ -240,20 +241,21 @@ def calibration(probabilities: Floats, types: Types) -> dict[str, Any]:
     estimated = probabilities.argmax(axis=1)
     confidence, right = probabilities.max(axis=1), estimated == types
     taken = {
-        name: expected_error(confidence[estimated == position], right[estimated == position])
+        name: expected_error(*(each[estimated == position] for each in (confidence, right, weights)))
         for position, name in enumerate(TEXT_TYPES)
     }
     own = {
-        name: expected_error(probabilities[:, position], types == position) for position, name in enumerate(TEXT_TYPES)
+        name: expected_error(probabilities[:, position], types == position, weights)
+        for position, name in enumerate(TEXT_TYPES)
     }
-    return {"overall": expected_error(confidence, right), "by_type": own, "by_estimated_type": taken}
+    return {"overall": expected_error(confidence, right, weights), "by_type": own, "by_estimated_type": taken}
 
 
-def expected_error(confidence: Floats, right: NDArray[np.bool_]) -> float:
-    """|confidence − share right| in bins of confidence, weighted by their size."""
+def expected_error(confidence: Floats, right: NDArray[np.bool_], weights: Floats) -> float:
+    """|confidence − share right| in bins of confidence, counted by their weights."""
     bins = np.minimum(BINS - 1, (confidence * BINS).astype(int))
-    difference = np.bincount(bins, weights=confidence - right, minlength=BINS)
-    return round(float(np.abs(difference).sum() / max(1, len(confidence))), 4)
+    difference = np.bincount(bins, weights=weights * (confidence - right), minlength=BINS)
+    return round(float(np.abs(difference).sum() / max(1e-9, weights.sum())), 4)
 
 
 def top_grams(learned: Floats, bodies: Sequence[Mapping[str, Any]], types: Types) -> dict[str, list[str]]:

@@ -113,7 +113,7 @@ def _dialogue_with_tools(words: Words, request: RequestText) -> Iterator[Evidenc
     turns = len(_TOOL_TURN.findall(words.lowered))
     if turns:
         reason = f"commands or their output in the turns ({turns})"
-        yield Evidence(text_type="agentic", weight=min(13.0 + 2.0 * turns, 18.0), reason=reason)
+        yield Evidence(text_type="agentic", weight=min(15.0 + 2.0 * turns, 21.0), reason=reason)
 
 
 def _json_in_text(lowered: str, orders: float) -> Iterator[Evidence]:
@@ -192,7 +192,7 @@ def _code(words: Words, request: RequestText, code_lines: int) -> Iterator[Evide
         yield Evidence(text_type="code", weight=weight, reason=f"phrases of programming tasks ({tasks:.0f})")
     names = words.topic_words[lexicon.PROGRAMMING] + sum(sign in words.lowered for sign in _PROGRAMMING_SIGNS)
     if names:
-        weight = min(3.0 + names, 5.5) * _ramp(-words.total, -800, -100)
+        weight = min(3.0 + names, 5.5) * _ramp(-words.total, -300, -30)
         yield Evidence(text_type="code", weight=weight, reason=f"names of programming tools ({names:.0f})")
     signs = words.share_of("brackets and braces") + words.share_of("equals and underscores")
     if signs > 0.01:

@@ -8,7 +8,7 @@
     mooncake_conversation_slice.jsonl  the same of a chat service with long prompts, and which of them share a prefix
     servegen_deepseek_r1_slice.csv     a workload drawn from clients that ServeGen fitted to a reasoning model's users
     NOTICE.md                          source, licence, attribution and changes of each part
-    texttype.npz, .json                the trained weights of the text types, and where they come from
+    texttype.npz, texttype.json        the trained weights of the text types, and where they come from
 
 bench/build_shipped_data.py makes all but the weights, which bench/train_texttype.py makes.
 """
