@@ -186,7 +186,7 @@ def fleet_loads(state: RouterState) -> dict[str, Any]:
                 "backend": view.name,
                 "arm": view.arm,
                 "available": view.available,
-                "polled_age_s": _age_s(view.polled_s, now_s),
+                "polled_age_s": _age_s(state.dispatcher.controller.tracker.polled_s(view.name), now_s),
                 "num_running_reqs": signal and signal.running,
                 "num_waiting_reqs": signal and signal.waiting,
                 "num_used_tokens": signal and signal.kv_tokens,
