@@ -69,7 +69,7 @@ def container_sources(deploy: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
-    needed |= {*wheel["packages"], *wheel["force-include"]}
+    needed |= {*wheel["packages"], *wheel["force-include"], *(hook["path"] for hook in wheel["hooks"].values())}
     ignored = (deploy / "Containerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     let_in = {line[1:] for line in ignored if line.startswith("!")}
     for title, names in (("copied and not there", {name for name in copied if not (ROOT / name).exists()}),
