@@ -211,9 +211,12 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         points = 100.0 * (figures["attainment"] - totals[ONE]["attainment"])
         figures["points_against_one"] = points
         differences = [100.0 * (one_of(rows, setup, seed) - one_of(rows, ONE, seed)) for seed in seeds]
-        figures["points_standard_error"] = stdev(differences) / len(seeds) ** 0.5 if len(seeds) > 1 else None
+        error = stdev(differences) / len(seeds) ** 0.5 if len(seeds) > 1 else None
+        figures["points_standard_error"] = error
         # Better than one process is no fault.
-        figures["within_bar"] = setup == ONE or points >= -POINTS_ALLOWED
+        figures["within_bar"] = points >= -POINTS_ALLOWED
+        # Two standard errors on either side of the bar: short of that, more repeats could say otherwise.
+        figures["decided"] = error is not None and abs(points + POINTS_ALLOWED) >= 2.0 * error
     return totals
 
 
