@@ -114,6 +114,10 @@ async def test_a_server_that_counts_every_stream_of_its_own_accord_is_left_alone
     sent = chat_stream("Hi")
     async with FakeUpstream({"stream_response_default_include_usage": True}, script=streaming(*sent)) as upstream:
         assert await chunks_through(upstream, STREAM) == sent
+    spec = sglext(spec_verify_ct=1, spec_num_correct_drafts=1, spec_num_proposed_drafts=3)
+    info = {**EAGLE3_K3, "stream_response_default_include_usage": True}
+    async with FakeUpstream(info, script=streaming(*sent[:-2], spec, *sent[-2:])) as upstream:
+        assert await chunks_through(upstream, STREAM, arms=["eagle3-k3"]) == sent
         assert "stream_options" not in upstream.seen[0].json
 
 
