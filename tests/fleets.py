@@ -14,6 +14,29 @@ from selector.core.cost import ArmCost, ContextSlope, IdlePower, PrefillCost, St
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.core.types import TEXT_TYPES, BackendView, Capability, FleetView, LoadGroup, RequestView
 
+FLEET_FILE = """\
+version = 1
+target = "Qwen3-8B"
+
+[[backends]]
+name = "plain"
+arm = "none"
+gpus = ["a"]
+profile = "h200__qwen3-8b"
+
+[[backends]]
+name = "block"
+arm = "dspark-8"
+gpus = ["b"]
+profile = "h200__qwen3-8b"
+
+[slo]
+default_class = "chat"
+[slo.classes.chat]
+tbt_target_ms = 25
+"""
+"""A fleet file: two servers on two GPUs, one without a drafter."""
+
 VERIFY_TOKENS: Mapping[str, int] = {"none": 1, "eagle3-k1": 2, "dspark-8": 8, "dflash-16": 16}
 ARMS = tuple(VERIFY_TOKENS)
 

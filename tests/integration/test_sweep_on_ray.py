@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from selector import cli
+from tests.fleets import FLEET_FILE
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'drafter-selector[ray]'")
 
@@ -21,21 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-FLEET = """\
-version = 1
-target = "Qwen3-8B"
-[[backends]]
-name = "plain"
-arm = "none"
-gpus = ["a"]
-profile = "h200__qwen3-8b"
-[[backends]]
-name = "block"
-arm = "dspark-8"
-gpus = ["b"]
-profile = "h200__qwen3-8b"
-"""
 
 SWEEP = """\
 version = 1
@@ -76,7 +62,7 @@ def cluster() -> Iterator[str]:
 def folder(tmp_path: Path) -> Path:
     rows = [f"2023-11-16 18:15:{10 + 0.5 * n:09.6f},{200 + 10 * n},{20 + n}" for n in range(12)]
     (tmp_path / "conv.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
-    (tmp_path / "fleet.toml").write_text(FLEET)
+    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
     (tmp_path / "own.py").write_text((Path(__file__).parents[2] / "policies" / "least_loaded.py").read_text())
     (tmp_path / "sweep.toml").write_text(SWEEP)
     return tmp_path

@@ -10,28 +10,7 @@ from typing import Any
 import pytest
 
 from selector import cli
-
-FLEET = """\
-version = 1
-target = "Qwen3-8B"
-
-[[backends]]
-name = "plain"
-arm = "none"
-gpus = ["a"]
-profile = "h200__qwen3-8b"
-
-[[backends]]
-name = "block"
-arm = "dspark-8"
-gpus = ["b"]
-profile = "h200__qwen3-8b"
-
-[slo]
-default_class = "chat"
-[slo.classes.chat]
-tbt_target_ms = 25
-"""
+from tests.fleets import FLEET_FILE
 
 TRACE = "\n".join(
     ["TIMESTAMP,ContextTokens,GeneratedTokens"]
@@ -46,7 +25,7 @@ Run = Callable[..., tuple[int, str, str]]
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(cli, "_COMMANDS", ("simulate", "compare"))
     (tmp_path / "conv.csv").write_text(TRACE)
-    (tmp_path / "fleet.toml").write_text(FLEET)
+    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
 
     def ran(*options: object, command: str = "compare", inputs: bool = True) -> tuple[int, str, str]:
         given = ["--trace", str(tmp_path / "conv.csv"), "--fleet", str(tmp_path / "fleet.toml")] if inputs else []
@@ -115,7 +94,7 @@ def test_the_other_way_round_it_is_worse(run: Run) -> None:
 
 def test_each_policy_may_have_its_own_fleet(run: Run, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
-    other.write_text(FLEET.replace('arm = "none"', 'arm = "eagle3-k3"'))
+    other.write_text(FLEET_FILE.replace('arm = "none"', 'arm = "eagle3-k3"'))
     answer = document(run, "--fleet", other, "--policy", "static:none", "--policy", "static:eagle3-k3", "--seeds", 1)
     (comparison,) = answer["comparisons"]
     assert comparison["b"] == f"static:eagle3-k3 on {other}"

@@ -13,6 +13,7 @@ import pytest
 from selector import cli
 from selector.files.profile import load_profile
 from selector.files.shipped import policy_path
+from tests.fleets import FLEET_FILE
 
 RESULT_KEYS = {
     "policy",
@@ -42,27 +43,7 @@ RESULT_KEYS = {
 MORE_RESULT_KEYS = {"policy_sha256", "retractions", "requests_unfinished", "tbt_target_ms", "attainment_by_class"}
 WALL_KEYS = {"wall_s", "simulated_requests_per_s"}
 
-FLEET = """\
-version = 1
-target = "Qwen3-8B"
-
-[[backends]]
-name = "plain"
-arm = "none"
-gpus = ["a"]
-profile = "h200__qwen3-8b"
-
-[[backends]]
-name = "block"
-arm = "dspark-8"
-gpus = ["b"]
-profile = "h200__qwen3-8b"
-
-[slo]
-default_class = "chat"
-[slo.classes.chat]
-tbt_target_ms = 25
-
+FLEET = f"""{FLEET_FILE}
 [policy]
 name = "static"
 [policy.params]

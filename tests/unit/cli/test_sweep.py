@@ -16,21 +16,7 @@ from typing import Any
 import pytest
 
 from selector import cli
-
-FLEET = """\
-version = 1
-target = "Qwen3-8B"
-[[backends]]
-name = "plain"
-arm = "none"
-gpus = ["a"]
-profile = "h200__qwen3-8b"
-[[backends]]
-name = "block"
-arm = "dspark-8"
-gpus = ["b"]
-profile = "h200__qwen3-8b"
-"""
+from tests.fleets import FLEET_FILE
 
 TRACE = "\n".join(
     ["TIMESTAMP,ContextTokens,GeneratedTokens"]
@@ -79,7 +65,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     """Runs `sweep` on a file of that text, on one process unless told otherwise."""
     monkeypatch.setattr(cli, "_COMMANDS", ("sweep",))
     (tmp_path / "conv.csv").write_text(TRACE)
-    (tmp_path / "fleet.toml").write_text(FLEET)
+    (tmp_path / "fleet.toml").write_text(FLEET_FILE)
     (tmp_path / "own.py").write_text(OWN_POLICY.replace("{before}", "pass"))
 
     def ran(*options: object, sweep: str | None = SWEEP) -> tuple[int, str, str]:
