@@ -15,39 +15,22 @@ set -euo pipefail
 bundle=$1 models=$2 out=$3 stop_after=$4 plan=$5
 here=$(cd "$(dirname "$0")" && pwd)
 earlier=${6:-} wheels=${7:-}
-site=${SITE:-/tmp/site}
 began=$SECONDS
+source "$here/_site.sh"
 
 mkdir -p "$out"
-if [[ -n $earlier && -f $earlier/results.jsonl && ! -f $out/results.jsonl ]]; then
-  cp "$earlier/results.jsonl" "$out/results.jsonl"
-fi
-if [[ -n $earlier && -f $earlier/kernels.tar.xz ]]; then
-  tar -C "$HOME" -xJf "$earlier/kernels.tar.xz"
-fi
-if [[ ! -f $site/.complete ]]; then
-  python3 "$bundle/unpack.py" "$bundle" "$site"
-  if [[ -n $wheels ]]; then
-    python3 -m pip install --quiet --no-index --no-deps --target "$site" "$wheels"/*.whl
-  fi
-  touch "$site/.complete"
-fi
-export PYTHONPATH="$site:$(cd "$here/../.." && pwd)${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
+go_on_from "$earlier" "$out" results.jsonl
+use_site "$bundle" "$wheels"
+export PYTHONPATH="$PYTHONPATH:$(cd "$here/../.." && pwd)"
 echo "ready after $((SECONDS - began)) s"
 
 status=0
 python3 "$here/../live/run.py" --plan "$plan" --models "$models" --out "$out" \
   --stop-after $((stop_after - SECONDS + began)) || status=$?
 
-# What is worth bringing back in few files: logs in one archive, compiled kernels in another.
+# What is worth bringing back in few files: the folders in one archive, compiled kernels in another.
 find "$out" -mindepth 1 -maxdepth 1 -type d -print0 | xargs -0 -r tar -czf "$out/folders.tar.gz"
 find "$out" -mindepth 1 -maxdepth 1 -type d -exec rm -r {} +
-caches=()
-for cache in .cache .triton; do
-  if [[ -d $HOME/$cache ]]; then caches+=("$cache"); fi
-done
-if ((${#caches[@]})); then
-  tar -C "$HOME" --exclude=.cache/pip --exclude=.cache/huggingface -cJf "$out/kernels.tar.xz" "${caches[@]}"
-fi
+keep_kernels "$out"
 ls -l "$out"
 exit "$status"

@@ -15,22 +15,12 @@ bundle=$1 models=$2 out=$3 stop_after=$4
 here=$(cd "$(dirname "$0")" && pwd)
 config=${5:-$here/qwen3-8b.toml}
 earlier=${6:-}
-site=${SITE:-/tmp/site}
 began=$SECONDS
+source "$here/_site.sh"
 
 mkdir -p "$out"
-if [[ -n $earlier && -f $earlier/cells.jsonl && ! -f $out/cells.jsonl ]]; then
-  cp "$earlier/cells.jsonl" "$out/cells.jsonl"
-fi
-# Compiled kernels of an earlier piece: the first start of a server takes 90 s less with them.
-if [[ -n $earlier && -f $earlier/kernels.tar.xz ]]; then
-  tar -C "$HOME" -xJf "$earlier/kernels.tar.xz"
-fi
-if [[ ! -f $site/.complete ]]; then
-  python3 "$bundle/unpack.py" "$bundle" "$site"
-  touch "$site/.complete"
-fi
-export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
+go_on_from "$earlier" "$out" cells.jsonl
+use_site "$bundle"
 echo "ready after $((SECONDS - began)) s"
 
 logs=$(mktemp -d)
@@ -40,12 +30,6 @@ python3 "$here/sweep.py" --config "$config" --models "$models" --out "$out" --lo
 
 # What is worth bringing back and is not on disk there yet.
 tar -C "$logs" -czf "$out/logs.tar.gz" .
-caches=()
-for cache in .cache .triton; do
-  if [[ -d $HOME/$cache ]]; then caches+=("$cache"); fi
-done
-if ((${#caches[@]})); then
-  tar -C "$HOME" --exclude=.cache/pip --exclude=.cache/huggingface -cJf "$out/kernels.tar.xz" "${caches[@]}"
-fi
+keep_kernels "$out"
 ls -l "$out"
 exit "$status"
