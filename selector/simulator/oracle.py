@@ -1,0 +1,299 @@
+"""A clairvoyant lower bound on the joules per accepted token that any policy can reach on a trace, fleet and seed.
+
+It knows what no policy knows (arrivals, lengths, accept lengths) and is proved under the simulator's own model; the
+proof is in docs/oracle.md. Three relaxations, each with prices, any of which give a valid bound:
+
+    shared steps    the fixed part of a step is shared among the requests that can be there at all (`oraclesharing`)
+    the end         idle power runs to the last end: D ≥ Σ ω(i) · earliest end of i for any weights that sum to 1
+    attainment      ψ is paid for a request within its target, so that the share asked for is met at least cost
+
+It bounds runs in which every request that some backend can serve is served to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from selector.core.acceptance import AcceptancePrior
+from selector.core.policy import BackendSpec
+from selector.errors import DomainError
+from selector.simulator.engine import SimulatedRequest
+from selector.simulator.oraclesharing import Cells, Prices, cells_of, steps_j
+from selector.simulator.oraclewindows import Windows, backlogs_of, windows_of
+from selector.simulator.oraclework import FloatArray, Work, work_of
+
+_SCAN_ROUNDS = 12
+_ROUNDS = 150
+_BISECTIONS = 40
+_ROUNDING = 1e-6
+"""Share of the bound given away to the rounding of sums."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleBound:
+    """No policy does better."""
+
+    j_per_accepted_token: float | None
+    """`None` when no request can be served; infinite when no policy reaches the attainment."""
+    energy_j: float
+    """Of the whole run at least, idle included, at the most tokens that can be delivered."""
+    accepted_tokens: int
+    """At most."""
+    attainment: float | None
+    """The share of requests within their target that was asked for; `None` when any would do."""
+
+
+def oracle(
+    specs: Sequence[BackendSpec],
+    acceptance: Mapping[tuple[str, str], AcceptancePrior],
+    requests: Sequence[SimulatedRequest],
+    *,
+    seed: int = 0,
+    attainment: float | None = None,
+) -> OracleBound:
+    """Bounds every run of `Simulation` on the same backends, true acceptance, requests (in order of arrival) and seed.
+
+    With `attainment` (0–1) it bounds the runs in which at least that share of the requests with a target met it, as
+    `report.attainment` counts. Raises `DomainError` for a share outside 0–1.
+    """
+    if attainment is not None and not 0.0 <= attainment <= 1.0:
+        raise DomainError(f"attainment is {attainment}; must be between 0 and 1")
+    work = work_of(specs, acceptance, requests, seed)
+    if len(work.arrival_s) == 0:
+        return OracleBound(j_per_accepted_token=None, energy_j=0.0, accepted_tokens=0, attainment=attainment)
+    search = _Search(work, attainment)
+    rate = search.best_rate()
+    tokens = int(np.maximum.reduceat(work.tokens, search.starts).sum())
+    return OracleBound(
+        j_per_accepted_token=rate, energy_j=rate * tokens, accepted_tokens=tokens, attainment=attainment
+    )
+
+
+class _Search:
+    """The ascent over all prices."""
+
+    def __init__(self, work: Work, attainment: float | None) -> None:
+        self.work = work
+        self._attainment = attainment
+        backlogs = backlogs_of(work)
+        self._windows: Windows = windows_of(work, backlogs)
+        self._cells: Cells = cells_of(work, self._windows, backlogs)
+        self.starts = np.flatnonzero(np.diff(work.request, prepend=-1))
+        self._tokens = np.maximum.reduceat(work.tokens, self.starts)
+        self._alike = bool(np.all(np.minimum.reduceat(work.tokens, self.starts) == self._tokens))
+        self._end = _End(work, self.starts)
+
+    def best_rate(self) -> float:
+        """The highest λ for which energy − λ · tokens is proved to be at least 0."""
+        scans = [self._ascend(fixed_j, _SCAN_ROUNDS) for fixed_j in self._fixed_choices()]
+        best = max(scans, key=lambda found: found.energy_j)
+        refined = self._ascend(best.fixed_j, _ROUNDS)
+        best = max(best, refined, key=lambda found: found.energy_j)
+        if best.energy_j == inf:
+            return inf
+        rate = best.energy_j / float(self._tokens.sum())
+        if not self._alike:
+            rate = max(rate, self._by_ratio(best, rate))
+        return max(0.0, rate - abs(rate) * _ROUNDING)
+
+    def _by_ratio(self, best: _Found, low: float) -> float:
+        """Where answers are cut by small contexts, tokens depend on the choice too: bisection over λ."""
+        high = 2.0 * low + 1e-9
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            if self._bound(best.cost_free_j - middle * self.work.tokens, best.extra_j)[0] + best.end_j >= 0.0:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _fixed_choices(self) -> list[FloatArray]:
+        """Per kind, the intercept of α's lower hull at an operating batch, the same batch for all kinds."""
+        most = int(self._windows.largest_batch.max())
+        batches = [b for b in (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512) if b < most] + [most]
+        choices = [np.zeros(len(self.work.kinds))]
+        for batch in batches:
+            fixed_j = []
+            for number, kind in enumerate(self.work.kinds):
+                mine = self.work.kind == number
+                top = int(self._windows.largest_batch[mine].max()) if np.any(mine) else 1
+                fixed_j.append(_intercept(kind.alpha_j[:top], min(batch, top)))
+            choices.append(np.maximum(0.0, np.array(fixed_j)))
+        unique: list[FloatArray] = []
+        for choice in choices:
+            if not any(np.allclose(choice, other) for other in unique):
+                unique.append(choice)
+        return unique
+
+    def _ascend(self, fixed_j: FloatArray, rounds: int) -> _Found:
+        work, windows = self.work, self._windows
+        free_j, timely_j = steps_j(work, windows, fixed_j)
+        extra_j = timely_j - free_j
+        prices = Prices(work, self._cells, fixed_j)
+        self._end.reset()
+        best: _Found | None = None
+        scale = float(np.mean(np.abs(free_j + work.own_j))) + 1e-12
+        for round_ in range(rounds):
+            pay_j, where = prices.pay_j(prices.kappa_j)
+            cost_j = work.own_j + free_j + pay_j + self._end.cost_j()
+            value_j, chosen_j = self._bound(cost_j, extra_j)
+            total_j = value_j + self._end.constant_j()
+            if best is None or total_j > best.energy_j:
+                best = _Found(fixed_j, total_j, cost_j, extra_j, self._end.constant_j())
+            if total_j == inf:
+                break
+            progress = round_ / max(1, rounds - 1)
+            share = self._share(chosen_j, scale * 0.1 * 0.01**progress)
+            rate = 1.0 * 0.03**progress
+            prices.raise_used(share, where, rate)
+            self._end.raise_late(share, rate)
+        assert best is not None
+        return best
+
+    def _bound(self, cost_j: FloatArray, extra_j: FloatArray) -> tuple[float, FloatArray]:
+        """Σ over requests of the least cost at the best ψ, and each pair's cost at that ψ."""
+        work, share = self.work, self._attainment
+        if share is None:
+            return float(np.minimum.reduceat(cost_j, self.starts).sum()), cost_j
+        judged = np.isfinite(work.budget_s) & (work.budget_s >= 0.0)
+        elsewhere = work.judged_elsewhere
+
+        def at(psi: float) -> tuple[float, float, FloatArray]:
+            missed = np.where(judged, cost_j + psi * share, cost_j)
+            met = np.where(judged, cost_j + extra_j - psi * (1.0 - share), inf)
+            least = np.minimum(missed, met)
+            each = np.minimum.reduceat(least, self.starts)
+            # The slope: what is paid for meeting, of the choice made; ties count for the smaller ψ.
+            first = least == np.repeat(each, np.diff(np.append(self.starts, len(least))))
+            met_first = np.logical_or.reduceat(first & judged & (met <= missed), self.starts)
+            judged_first = np.logical_or.reduceat(first & judged, self.starts)
+            slope = share * float(judged_first.sum() + elsewhere) - float(met_first.sum())
+            return float(each.sum()) + psi * share * elsewhere, slope, least
+
+        low, high = 0.0, 1.0
+        value, slope, least = at(0.0)
+        if slope <= 0.0:
+            return value, least
+        best = (value, least)
+        for _ in range(60):
+            value, slope, least = at(high)
+            if value > best[0]:
+                best = value, least
+            if slope <= 0.0:
+                break
+            low, high = high, 4.0 * high
+        else:
+            return inf, least
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            value, slope, least = at(middle)
+            if value > best[0]:
+                best = value, least
+            if slope > 0.0:
+                low = middle
+            else:
+                high = middle
+        return best
+
+    def _share(self, cost_j: FloatArray, temperature: float) -> FloatArray:
+        """Per pair, how much of its request it gets: all to the cheapest, smoothed."""
+        sizes = np.diff(np.append(self.starts, len(cost_j)))
+        least = np.repeat(np.minimum.reduceat(cost_j, self.starts), sizes)
+        weight: npt.NDArray[np.float64] = np.exp(-(cost_j - least) / temperature)
+        return weight / np.repeat(np.add.reduceat(weight, self.starts), sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    fixed_j: FloatArray
+    energy_j: float
+    cost_free_j: FloatArray
+    extra_j: FloatArray
+    end_j: float
+
+
+class _End:
+    """Idle power up to the end of the run, by weights over what the end cannot precede.
+
+    Those are: the last arrival, the earliest end of each late request on the kind it gets, and the time that all
+    servers together need for all work.
+    """
+
+    def __init__(self, work: Work, starts: npt.NDArray[np.int64]) -> None:
+        self._work = work
+        self._starts = starts
+        end_s = work.first_token_s + work.decode_s
+        least, most = np.minimum.reduceat(end_s, starts), np.maximum.reduceat(end_s, starts)
+        surely_s = max(work.last_arrival_s, float(least.max()))
+        late = np.flatnonzero(most >= surely_s)
+        self._slot = np.full(len(least), -1)
+        self._slot[late] = np.arange(len(late))
+        self._pair_slot = self._slot[work.request]
+        self._end_s = end_s
+        servers = sum(len(kind.backends) for kind in work.kinds)
+        first_s = float(work.arrival_s.min())
+        per_step_s = np.array([float(np.min(k.least_step_s / np.arange(1, len(k.least_step_s) + 1))) for k in work.kinds])
+        context_s = work.decode_s - work.steps * np.array([k.least_step_s[0] for k in work.kinds])[work.kind]
+        prefill_s = work.first_token_s - work.arrival_s[work.request]
+        self._load_s = (work.steps * per_step_s[work.kind] + context_s + prefill_s) / servers
+        self._first_s = first_s
+        self._span_s = max(float(most.max()) - surely_s, 1e-9)
+        self._log = np.zeros(len(late) + 2)
+        self._surely_s = surely_s
+        self.reset()
+
+    def reset(self) -> None:
+        """Most weight on the latest."""
+        late = np.flatnonzero(self._slot >= 0)
+        least = np.minimum.reduceat(self._end_s, self._starts)
+        self._log = np.append((least[late] - self._surely_s) / self._span_s * 20.0, [0.0, 0.0])
+        self._log[-2] = (self._work.last_arrival_s - self._surely_s) / self._span_s * 20.0
+        load_s = self._first_s + float(np.minimum.reduceat(self._load_s, self._starts).sum())
+        self._log[-1] = min(0.0, (load_s - self._surely_s) / self._span_s * 20.0)
+        if load_s > self._surely_s:
+            self._log[:-1] -= 20.0
+
+    def _weights(self) -> FloatArray:
+        weight = np.exp(self._log - self._log.max())
+        found: FloatArray = weight / weight.sum() * self._work.idle_w
+        return found
+
+    def cost_j(self) -> FloatArray:
+        """Per pair."""
+        weights = self._weights()
+        late = np.where(self._pair_slot >= 0, weights[np.maximum(self._pair_slot, 0)], 0.0)
+        return late * self._end_s + weights[-1] * self._load_s
+
+    def constant_j(self) -> float:
+        """What no choice changes."""
+        weights = self._weights()
+        first = weights[-2] * self._work.last_arrival_s + weights[-1] * self._first_s
+        return float(first - self._work.idle_w * self._work.slack_s)
+
+    def raise_late(self, share: FloatArray, rate: float) -> None:
+        """More weight on what came latest under the choice made."""
+        requests = np.add.reduceat(share * self._end_s, self._starts)
+        load_s = self._first_s + float((share * self._load_s).sum())
+        ends = np.append(requests[self._slot >= 0], [self._work.last_arrival_s, load_s])
+        self._log += 3.0 * rate * np.maximum((ends - ends.max()) / self._span_s, -3.0)
+        self._log -= self._log.max()
+        self._log = np.maximum(self._log, -60.0)
+
+
+def _intercept(alpha_j: FloatArray, batch: int) -> float:
+    """Where the lower convex hull of (b, α(b)), at `batch`, meets b = 0."""
+    b = np.arange(1, len(alpha_j) + 1)
+    if len(b) == 1:
+        return float(alpha_j[0])
+    below, above = b < batch, b > batch
+    at = float(alpha_j[batch - 1])
+    if batch < len(b):
+        slope = float(np.min((alpha_j[above] - at) / (b[above] - batch)))
+    else:
+        slope = float(np.max((at - alpha_j[below]) / (batch - b[below])))
+    return at - slope * batch

@@ -1,0 +1,209 @@
+"""The fixed part of a step, shared among the requests that can be there: prices, and the bound that they prove.
+
+Of a step of kind k, K joules are its fixed part and α(b) − K is shared evenly by its b requests. Time is cut into slices.
+In each slice the fixed part is shared out as prices: request i is charged κ per step that it makes on k in slice t, with
+
+    κ ≥ 0 and Σ_i κ(i, k, t) ≤ K(k)          over all requests whose window on k touches slice t
+
+so no step is ever charged more than it costs, whoever takes part in it. A request then costs at least what its cheapest
+kind charges, each of its steps in the cheapest slice of its window. Any prices give a valid bound; the ascent below
+looks for good ones: whoever used a cell last time is charged more of it (exponentiated gradient).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from selector.simulator.oraclewindows import Backlog, Windows
+from selector.simulator.oraclework import FloatArray, IntArray, Kind, Work
+
+_SLICES = (12.0, 60.0)
+"""Slices in a typical request's decoding, with many requests and with few."""
+
+_ENTRIES = 600_000
+"""About the most pairs × slices that are kept."""
+
+_MOST_REACH = 24
+"""A request some of whose steps can fall into more than this many slices is charged no fixed part at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """Which steps of which pair can fall into which slice. An entry is a pair in a slice of its window."""
+
+    pair: IntArray
+    """Per entry, as the next three; a pair's entries are next to one another, in order of time."""
+    cell: IntArray
+    """Number of (kind, slice)."""
+    steps: FloatArray
+    """Steps that happen in this slice at the earliest."""
+    reach: IntArray
+    """They happen at most this many slices later."""
+    cell_kind: IntArray
+    """Per cell."""
+    shift: tuple[IntArray, ...]
+    """Entries whose reach is at least 1, 2, …"""
+    charged: npt.NDArray[np.bool_]
+    """Per pair: it has entries."""
+
+
+def cells_of(work: Work, windows: Windows, backlogs: list[Backlog]) -> Cells:
+    """Cuts time into slices, a fraction of a typical request's decoding each."""
+    wide = windows.latest_end_s - work.first_token_s
+    charged = np.isfinite(wide) & (work.steps > 0)
+    kinds = len(work.kinds)
+    empty = np.empty(0, dtype=np.int64)
+    nothing = Cells(
+        pair=empty, cell=empty, steps=np.empty(0), reach=empty, cell_kind=empty, shift=(), charged=charged
+    )
+    if not np.any(charged):
+        return nothing
+    slice_s = _slice_s(work, wide, charged)
+    first = np.floor((work.first_token_s + work.least_step_s) / slice_s)
+    charged &= np.where(charged, wide - work.decode_s, 0.0) / slice_s <= _MOST_REACH
+    last = np.floor(np.where(charged, windows.latest_end_s, 0.0) / slice_s)
+    pairs = np.flatnonzero(charged)
+    if len(pairs) == 0:
+        return nothing
+    counts = (last[pairs] - first[pairs] + 1).astype(np.int64)
+    counts = np.maximum(counts, 1)
+    pair = np.repeat(pairs, counts)
+    offset = np.arange(len(pair)) - np.repeat(np.cumsum(counts) - counts, counts)
+    slot = (np.repeat(first[pairs], counts) + offset).astype(np.int64)
+    # Step k ends no earlier than first token + k least steps.
+    edge_s = (slot + 1) * slice_s
+    done = np.floor((edge_s - work.first_token_s[pair]) / work.least_step_s[pair] + 1e-9)
+    done = np.clip(done, 0.0, work.steps[pair])
+    ends = np.cumsum(counts) - 1
+    done[ends] = work.steps[pairs]
+    steps = np.diff(done, prepend=0.0)
+    starts = np.append(0, ends[:-1] + 1)
+    steps[starts] = done[starts]
+    level_s = windows.level_s[pair] + done * windows.most_step_s[pair]
+    latest_s = np.empty(len(pair))
+    for kind in range(kinds):
+        mine = np.flatnonzero(work.kind[pair] == kind)
+        if len(mine):
+            latest_s[mine] = backlogs[kind].when(level_s[mine])
+    reach = np.floor(latest_s * (1 + 1e-9) / slice_s).astype(np.int64) - slot
+    reach = np.clip(reach, 0, np.repeat(counts, counts) - 1 - offset)
+    slots = int(slot.max()) + 1
+    used, cell = np.unique(work.kind[pair] * slots + slot, return_inverse=True)
+    shift = []
+    for distance in range(1, int(reach.max(initial=0)) + 1):
+        shift.append(np.flatnonzero(reach >= distance))
+    return Cells(
+        pair=pair,
+        cell=cell,
+        steps=steps,
+        reach=reach,
+        cell_kind=used // slots,
+        shift=tuple(shift),
+        charged=charged,
+    )
+
+
+def _slice_s(work: Work, wide_s: FloatArray, charged: npt.NDArray[np.bool_]) -> float:
+    slices = min(max(0.1 * _ENTRIES / len(work.request), _SLICES[0]), _SLICES[1])
+    typical_s = float(np.median(work.decode_s[charged]))
+    all_s = float(np.sum(wide_s[charged]))
+    return max(typical_s / slices, all_s / _ENTRIES, 1e-4)
+
+
+def even_share_j(kind: Kind, fixed_j: float) -> FloatArray:
+    """(α(b) − K) / b at b = 1 …"""
+    return (kind.alpha_j - fixed_j) / np.arange(1, len(kind.alpha_j) + 1)
+
+
+def steps_j(work: Work, windows: Windows, fixed_j: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Per pair, what its even shares cost at least: (free in its pace, within its target).
+
+    `fixed_j` is K per kind. Within a target the mean step time is bounded, so the least is the lower convex hull over
+    the batches of (step time, even share), at that mean; infinite where even a batch of one is too slow.
+    """
+    free, timely = np.empty(len(work.request)), np.full(len(work.request), np.inf)
+    for number, kind in enumerate(work.kinds):
+        mine = np.flatnonzero(work.kind == number)
+        share_j = even_share_j(kind, float(fixed_j[number]))
+        free[mine] = work.steps[mine] * np.minimum.accumulate(share_j)[windows.largest_batch[mine] - 1]
+        batches = np.arange(len(kind.alpha_j))
+        pace_s = kind.least_step_s + kind.least_s_per_token * batches * work.least_context
+        judged = mine[work.budget_s[mine] >= 0.0]
+        own_s = work.decode_s[judged] - work.steps[judged] * kind.least_step_s[0]
+        spare_s = work.budget_s[judged] - own_s
+        mean_s = np.divide(spare_s, work.steps[judged], out=np.full(len(judged), np.inf), where=work.steps[judged] > 0)
+        for batch in np.unique(windows.largest_batch[judged]):
+            at = windows.largest_batch[judged] == batch
+            x, y = _lower_hull(pace_s[:batch], share_j[:batch])
+            cost = np.interp(mean_s[at], x, y)
+            cost[mean_s[at] < x[0] * (1 - 1e-9)] = np.inf
+            steps = work.steps[judged[at]]
+            timely[judged[at]] = np.where(steps > 0, steps * cost, 0.0)
+    return free, timely
+
+
+def _lower_hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The falling part of the lower convex hull of points in rising x."""
+    hull: list[tuple[float, float]] = []
+    for point in zip(x.tolist(), y.tolist(), strict=True):
+        if hull and point[1] >= hull[-1][1]:
+            continue
+        while hull and point[0] <= hull[-1][0]:
+            hull.pop()
+        while len(hull) > 1 and _above(hull[-2], hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    return np.array([p[0] for p in hull]), np.array([p[1] for p in hull])
+
+
+def _above(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
+    return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])
+
+
+class Prices:
+    """κ per entry, and what pairs pay under it."""
+
+    def __init__(self, work: Work, cells: Cells, fixed_j: FloatArray) -> None:
+        self._cells = cells
+        self._limit_j = fixed_j[cells.cell_kind]
+        self._pairs = len(work.request)
+        count = np.bincount(cells.cell, minlength=len(cells.cell_kind))
+        self._log = -np.log(np.maximum(count, 1))[cells.cell]
+        self.kappa_j = np.empty(0)
+        self._normalise()
+
+    def _normalise(self) -> None:
+        cells = self._cells
+        if len(cells.cell) == 0:
+            return
+        highest = np.full(len(cells.cell_kind), -np.inf)
+        np.maximum.at(highest, cells.cell, self._log)
+        weight = np.exp(self._log - highest[cells.cell])
+        total = np.bincount(cells.cell, weights=weight, minlength=len(cells.cell_kind))
+        self._log = np.log(np.maximum(weight, 1e-30))
+        self.kappa_j = weight / total[cells.cell] * self._limit_j[cells.cell]
+
+    def pay_j(self, kappa_j: FloatArray) -> tuple[FloatArray, IntArray]:
+        """Per pair, what its steps pay at least; and per entry, the entry where its steps pay least."""
+        cells = self._cells
+        least, where = kappa_j.copy(), np.arange(len(kappa_j))
+        for distance, entries in enumerate(cells.shift, start=1):
+            lower = kappa_j[entries + distance] < least[entries]
+            at = entries[lower]
+            least[at] = kappa_j[at + distance]
+            where[at] = at + distance
+        return np.bincount(cells.pair, weights=least * cells.steps, minlength=self._pairs), where
+
+    def raise_used(self, share: FloatArray, where: IntArray, rate: float) -> None:
+        """Charges those more who used a cell: `share` is the part of each pair that was chosen."""
+        cells = self._cells
+        if len(cells.cell) == 0:
+            return
+        used = np.bincount(where, weights=cells.steps * share[cells.pair], minlength=len(cells.pair))
+        most = np.zeros(len(cells.cell_kind))
+        np.maximum.at(most, cells.cell, used)
+        self._log += rate * used / np.maximum(most, 1e-12)[cells.cell]
+        self._normalise()
