@@ -26,9 +26,6 @@ _SLICES = (12.0, 60.0)
 _ENTRIES = 600_000
 """About the most pairs × slices that are kept."""
 
-_MOST_REACH = 24
-"""A request some of whose steps can fall into more than this many slices is charged no fixed part at all."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
@@ -44,8 +41,6 @@ class Cells:
     """They happen at most this many slices later."""
     cell_kind: IntArray
     """Per cell."""
-    shift: tuple[IntArray, ...]
-    """Entries whose reach is at least 1, 2, …"""
     charged: npt.NDArray[np.bool_]
     """Per pair: it has entries."""
 
@@ -57,17 +52,14 @@ def cells_of(work: Work, windows: Windows, backlogs: list[Backlog]) -> Cells:
     kinds = len(work.kinds)
     empty = np.empty(0, dtype=np.int64)
     nothing = Cells(
-        pair=empty, cell=empty, steps=np.empty(0), reach=empty, cell_kind=empty, shift=(), charged=charged
+        pair=empty, cell=empty, steps=np.empty(0), reach=empty, cell_kind=empty, charged=charged
     )
     if not np.any(charged):
         return nothing
     slice_s = _slice_s(work, wide, charged)
     first = np.floor((work.first_token_s + work.least_step_s) / slice_s)
-    charged &= np.where(charged, wide - work.decode_s, 0.0) / slice_s <= _MOST_REACH
     last = np.floor(np.where(charged, windows.latest_end_s, 0.0) / slice_s)
     pairs = np.flatnonzero(charged)
-    if len(pairs) == 0:
-        return nothing
     counts = (last[pairs] - first[pairs] + 1).astype(np.int64)
     counts = np.maximum(counts, 1)
     pair = np.repeat(pairs, counts)
@@ -92,16 +84,12 @@ def cells_of(work: Work, windows: Windows, backlogs: list[Backlog]) -> Cells:
     reach = np.clip(reach, 0, np.repeat(counts, counts) - 1 - offset)
     slots = int(slot.max()) + 1
     used, cell = np.unique(work.kind[pair] * slots + slot, return_inverse=True)
-    shift = []
-    for distance in range(1, int(reach.max(initial=0)) + 1):
-        shift.append(np.flatnonzero(reach >= distance))
     return Cells(
         pair=pair,
         cell=cell,
         steps=steps,
         reach=reach,
         cell_kind=used // slots,
-        shift=tuple(shift),
         charged=charged,
     )
 
@@ -173,6 +161,8 @@ class Prices:
         count = np.bincount(cells.cell, minlength=len(cells.cell_kind))
         self._log = -np.log(np.maximum(count, 1))[cells.cell]
         self.kappa_j = np.empty(0)
+        level = np.floor(np.log2(cells.reach + 1)).astype(np.int64)
+        self._by_level = [np.flatnonzero(level == number) for number in range(int(level.max(initial=-1)) + 1)]
         self._normalise()
 
     def _normalise(self) -> None:
@@ -188,14 +178,21 @@ class Prices:
 
     def pay_j(self, kappa_j: FloatArray) -> tuple[FloatArray, IntArray]:
         """Per pair, what its steps pay at least; and per entry, the entry where its steps pay least."""
-        cells = self._cells
-        least, where = kappa_j.copy(), np.arange(len(kappa_j))
-        for distance, entries in enumerate(cells.shift, start=1):
-            lower = kappa_j[entries + distance] < least[entries]
-            at = entries[lower]
-            least[at] = kappa_j[at + distance]
-            where[at] = at + distance
-        return np.bincount(cells.pair, weights=least * cells.steps, minlength=self._pairs), where
+        # Least over `reach` entries onwards from two overlapping ranges of 2^level entries each.
+        cells, size = self._cells, len(kappa_j)
+        where = np.arange(size)
+        width = 1
+        at = np.arange(size)
+        for entries in self._by_level:
+            if width > 1:
+                half = width // 2
+                other = np.minimum(np.arange(size) + half, size - 1)
+                at = np.where(kappa_j[at[other]] < kappa_j[at], at[other], at)
+            first, second = at[entries], at[entries + cells.reach[entries] - width + 1]
+            where[entries] = np.where(kappa_j[second] < kappa_j[first], second, first)
+            width *= 2
+        least_j = kappa_j[where]
+        return np.bincount(cells.pair, weights=least_j * cells.steps, minlength=self._pairs), where
 
     def raise_used(self, share: FloatArray, where: IntArray, rate: float) -> None:
         """Charges those more who used a cell: `share` is the part of each pair that was chosen."""
