@@ -24,7 +24,7 @@ from selector.core.policy import BackendSpec
 from selector.errors import DomainError
 from selector.simulator.engine import SimulatedRequest
 from selector.simulator.oraclesharing import Cells, Prices, cells_of, steps_j
-from selector.simulator.oraclewindows import Windows, backlogs_of, windows_of
+from selector.simulator.oraclewindows import Windows, windows_of
 from selector.simulator.oraclework import FloatArray, Work, work_of
 
 _SCAN_ROUNDS = 12
@@ -80,9 +80,8 @@ class _Search:
     def __init__(self, work: Work, attainment: float | None) -> None:
         self.work = work
         self._attainment = attainment
-        backlogs = backlogs_of(work)
-        self._windows: Windows = windows_of(work, backlogs)
-        self._cells: Cells = cells_of(work, self._windows, backlogs)
+        self._windows: Windows = windows_of(work)
+        self._cells: Cells = cells_of(work, self._windows)
         self.starts = np.flatnonzero(np.diff(work.request, prepend=-1))
         self._tokens = np.maximum.reduceat(work.tokens, self.starts)
         self._alike = bool(np.all(np.minimum.reduceat(work.tokens, self.starts) == self._tokens))

@@ -17,11 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from selector.simulator.oraclewindows import Backlog, Windows
+from selector.simulator.oraclewindows import Windows
 from selector.simulator.oraclework import FloatArray, IntArray, Kind, Work
 
 _SLICES = (12.0, 60.0)
 """Slices in a typical request's decoding, with many requests and with few."""
+
+_WIDEST = 6.0
+"""A request whose window is this many times as long as its decoding is charged no fixed part."""
 
 _ENTRIES = 600_000
 """About the most pairs × slices that are kept."""
@@ -45,11 +48,13 @@ class Cells:
     """Per pair: it has entries."""
 
 
-def cells_of(work: Work, windows: Windows, backlogs: list[Backlog]) -> Cells:
+def cells_of(work: Work, windows: Windows) -> Cells:
     """Cuts time into slices, a fraction of a typical request's decoding each."""
     wide = windows.latest_end_s - work.first_token_s
     charged = np.isfinite(wide) & (work.steps > 0)
-    kinds = len(work.kinds)
+    if np.any(charged):
+        typical_s = float(np.median(work.decode_s[charged]))
+        charged &= np.where(charged, wide, 0.0) <= _WIDEST * (work.decode_s + typical_s)
     empty = np.empty(0, dtype=np.int64)
     nothing = Cells(
         pair=empty, cell=empty, steps=np.empty(0), reach=empty, cell_kind=empty, charged=charged
@@ -74,12 +79,12 @@ def cells_of(work: Work, windows: Windows, backlogs: list[Backlog]) -> Cells:
     steps = np.diff(done, prepend=0.0)
     starts = np.append(0, ends[:-1] + 1)
     steps[starts] = done[starts]
-    level_s = windows.level_s[pair] + done * windows.most_step_s[pair]
+    clock = windows.joined_steps[pair] + done
     latest_s = np.empty(len(pair))
-    for kind in range(kinds):
+    for kind in range(len(work.kinds)):
         mine = np.flatnonzero(work.kind[pair] == kind)
         if len(mine):
-            latest_s[mine] = backlogs[kind].when(level_s[mine])
+            latest_s[mine] = windows.clocks[kind].when(clock[mine])
     reach = np.floor(latest_s * (1 + 1e-9) / slice_s).astype(np.int64) - slot
     reach = np.clip(reach, 0, np.repeat(counts, counts) - 1 - offset)
     slots = int(slot.max()) + 1

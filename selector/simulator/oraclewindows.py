@@ -1,118 +1,166 @@
 """When the steps of each request can happen on each kind, whatever the policy does.
 
-Not before: prefill alone, then steps alone. Not after: a server works as long as it has work, prefill first, so a
-request that is not kept waiting for a place or for KV cache ends by
+Not before: prefill alone, then steps alone. Not after: what a *worst server* of the kind makes of it, which gets
+every request that the kind can serve and treats all of them worse than a real one treats any part of them:
 
-    end of all prefill that came before it  +  its steps, each as long as the largest possible batch makes it
-                                            +  all prefill that comes meanwhile
+    every arrival adds the request's prefill to a stall, which is first of all at least one step; while it lasts,
+        nobody advances
+    otherwise all running requests advance together, a step taking what their number and their final contexts make it take
+    a request that finds no place waits its turn; when it gets one, the prefill of all who wait is added to the stall
 
-with every request that the kind can serve sent to the same server. The largest batch follows from how many requests
-can be there at once, which follows from the ends: any ends that follow from themselves are valid, since in a run that
-broke one, the first request to break its end would have had no more neighbours than were reckoned with.
+Then at every moment each request on a real server has advanced at least as far as on the worst one: the argument is in
+docs/oracle.md. Where the KV cache could run full, nothing is said from then on.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
+import numpy.typing as npt
 
 from selector.simulator.oraclework import FloatArray, IntArray, Kind, Work
-
-_ROUNDS = 60
-_GROWTH = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Per pair of `Work`."""
+    """Per pair of `Work`, and per kind the clock of its worst server."""
 
     latest_end_s: FloatArray
-    """Infinite where a request may wait for a place."""
+    """Infinite where nothing can be said."""
     largest_batch: IntArray
     """No step of it is shared by more."""
-    most_step_s: FloatArray
-    level_s: FloatArray
-    """The k-th step ends by the first t at which t − (prefill that came by t) reaches level + k · step."""
+    joined_steps: FloatArray
+    """Steps of the worst server's clock when the request began to decode there."""
+    clocks: tuple[Clock, ...]
 
 
-class Backlog:
-    """Prefill work of everything that a kind can serve, in order of arrival."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Steps that the worst server has made over time, linear between these points."""
 
-    def __init__(self, arrival_s: FloatArray, prefill_s: FloatArray) -> None:
-        self.arrival_s = arrival_s
-        self.sums_s = np.cumsum(prefill_s)
-        next_s = np.append(arrival_s[1:], np.inf)
-        self._reached_s = np.maximum.accumulate(next_s - self.sums_s)
+    at_s: FloatArray
+    steps: FloatArray
 
-    def when(self, level_s: FloatArray) -> FloatArray:
-        """First t at which t − (prefill that came by t) reaches a level."""
-        before = np.searchsorted(self._reached_s, level_s, side="left")
-        return level_s + self.sums_s[np.minimum(before, len(self.sums_s) - 1)]
-
-
-def backlogs_of(work: Work) -> list[Backlog]:
-    """One a kind; of a kind that can serve nothing, an empty one."""
-    found = []
-    for kind in range(len(work.kinds)):
-        mine = work.kind == kind
-        found.append(Backlog(work.arrival_s[work.request[mine]], work.prefill_s[mine]))
-    return found
+    def when(self, steps: FloatArray) -> FloatArray:
+        """The first time at which that many steps are made; infinite beyond the last."""
+        after = np.searchsorted(self.steps, steps * (1 - 1e-12), side="left")
+        inside = np.minimum(after, len(self.steps) - 1)
+        before = np.maximum(inside - 1, 0)
+        made = self.steps[inside] - self.steps[before]
+        part = np.divide(steps - self.steps[before], made, out=np.ones(len(steps)), where=made > 0)
+        found = self.at_s[before] + np.clip(part, 0.0, 1.0) * (self.at_s[inside] - self.at_s[before])
+        return np.where(after < len(self.steps), found, np.inf)
 
 
-def windows_of(work: Work, backlogs: list[Backlog]) -> Windows:
+def windows_of(work: Work) -> Windows:
     """The windows of every pair."""
     pairs = len(work.request)
-    ends, batches = np.empty(pairs), np.empty(pairs, dtype=np.int64)
-    steps_s, levels = np.empty(pairs), np.empty(pairs)
+    ends, joined = np.full(pairs, np.inf), np.zeros(pairs)
+    batches = np.ones(pairs, dtype=np.int64)
+    clocks = []
     for number, kind in enumerate(work.kinds):
         mine = np.flatnonzero(work.kind == number)
-        if len(mine) > 0:
-            ends[mine], batches[mine], steps_s[mine], levels[mine] = _windows_on(kind, work, mine, backlogs[number])
-    return Windows(latest_end_s=ends, largest_batch=batches, most_step_s=steps_s, level_s=levels)
+        worst = _WorstServer(kind)
+        worst.run(work.arrival_s[work.request[mine]], work.steps[mine], work.prefill_s[mine], work.kv_tokens[mine])
+        clocks.append(Clock(at_s=np.array(worst.at_s), steps=np.array(worst.made)))
+        if len(mine) == 0:
+            continue
+        ends[mine], joined[mine] = worst.ends_s, worst.joined
+        arrival_s = work.arrival_s[work.request[mine]]
+        last = np.searchsorted(arrival_s, ends[mine], side="right") - 1
+        present = _range_max(np.array(worst.present), last)
+        known = np.isfinite(ends[mine])
+        places = kind.spec.max_running_requests
+        batches[mine] = np.where(known, np.minimum(present, places), min(places, len(mine))).astype(np.int64)
+    return Windows(latest_end_s=ends, largest_batch=batches, joined_steps=joined, clocks=tuple(clocks))
 
 
-def _windows_on(
-    kind: Kind, work: Work, mine: IntArray, backlog: Backlog
-) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
-    arrival_s, steps, kv = backlog.arrival_s, work.steps[mine], work.kv_tokens[mine]
-    places = kind.spec.max_running_requests
-    worst_kv = np.maximum(float(kind.spec.max_kv_tokens), kv)
-    ends = arrival_s + work.decode_s[mine]
-    waits = np.zeros(len(mine), dtype=np.bool_)
-    for round_ in range(_ROUNDS):
-        count, held = _present(arrival_s, ends, kv)
-        last = np.searchsorted(arrival_s, ends, side="right") - 1
-        batch, tokens = _range_max(count, last), _range_max(held, last)
-        waits = (batch > places) | ((tokens + 1.0 > kind.spec.max_kv_tokens) & (batch > 1)) | ~np.isfinite(ends)
-        capped = np.minimum(batch, places).astype(np.int64)
-        step_s = kind.most_step_s[capped - 1] + kind.most_s_per_token * np.where(
-            waits, worst_kv, np.minimum(tokens, worst_kv)
-        )
-        # The end of all prefill up to each, were a step under way whenever one arrives.
-        begun_s = np.maximum.accumulate(arrival_s + step_s - np.append(0.0, backlog.sums_s[:-1]))
-        level_s = begun_s
-        follow = np.where(waits, np.inf, backlog.when(level_s + steps * step_s))
-        if np.all(follow <= ends):
-            break
-        # Ends only rise; those still rising late are given up, and then those that depend on them.
-        rising = follow > ends
-        ends = np.where(rising, follow * (1 + _GROWTH) if round_ < _ROUNDS // 2 else np.inf, ends)
-    else:
-        ends = np.full(len(mine), np.inf)
-        capped = np.full(len(mine), places)
-        step_s = kind.most_step_s[capped - 1] + kind.most_s_per_token * worst_kv
-    return ends, capped, step_s, level_s
+class _WorstServer:
+    """See the module. Times in s, the clock in steps."""
 
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._step_s = kind.most_step_s.tolist()
+        self.at_s: list[float] = [0.0]
+        self.made: list[float] = [0.0]
+        self.present: list[float] = []
+        """Requests that are there just after each arrival."""
+        self.joined: npt.NDArray[np.float64] = np.zeros(0)
+        self.ends_s: npt.NDArray[np.float64] = np.zeros(0)
 
-def _present(arrival_s: FloatArray, ends: FloatArray, kv: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Requests, and their tokens, that can be there just after each arrival."""
-    order = np.argsort(ends, kind="stable")
-    gone = np.searchsorted(ends[order], arrival_s, side="left")
-    gone_kv = np.append(0.0, np.cumsum(kv[order]))[gone]
-    # Of those that arrive at one instant, the first sees the others too.
-    last = np.searchsorted(arrival_s, arrival_s, side="right")
-    return last - gone.astype(np.float64), np.cumsum(kv)[last - 1] - gone_kv
+    def run(self, arrival_s: FloatArray, steps: FloatArray, prefill_s: FloatArray, kv_tokens: FloatArray) -> None:
+        """Serves all; arrays in order of arrival."""
+        arrivals, needs, prefills, kvs = arrival_s.tolist(), steps.tolist(), prefill_s.tolist(), kv_tokens.tolist()
+        size = len(arrivals)
+        self.joined, self.ends_s = np.full(size, np.inf), np.full(size, np.inf)
+        places, most_kv = self._kind.spec.max_running_requests, float(self._kind.spec.max_kv_tokens)
+        per_token_s, step_s = self._kind.most_s_per_token, self._step_s
+        now_s = clock = stall_s = held_kv = waiting_s = 0.0
+        running: list[tuple[float, int]] = []
+        joining: list[int] = []
+        waiting: deque[int] = deque()
+        following = 0
+        self.present = [0.0] * size
+        while following < size or running or joining or waiting:
+            next_s = arrivals[following] if following < size else float("inf")
+            pace_s = step_s[len(running) - 1] + per_token_s * held_kv if running else 0.0
+            if stall_s > 0.0:
+                event_s = now_s + stall_s
+            elif running:
+                event_s = now_s + max(0.0, running[0][0] - clock) * pace_s
+            else:
+                event_s = float("inf")
+            if next_s < event_s:
+                if stall_s > 0.0:
+                    stall_s = max(0.0, stall_s - (next_s - now_s))
+                elif running:
+                    clock += (next_s - now_s) / pace_s
+                now_s = next_s
+                count = len(running) + len(joining) + len(waiting)
+                held_kv += kvs[following]
+                if held_kv + 1.0 > most_kv and count > 0:
+                    # From here on requests may wait for, or be thrown out of, the KV cache.
+                    for other in (*joining, *waiting, *(number for _, number in running)):
+                        self.ends_s[other] = np.inf
+                    break
+                longest_s = step_s[min(max(count, 1), places) - 1] + per_token_s * held_kv
+                # A real server that decodes now ends its step first; one that does not has that stall already.
+                stall_s = max(stall_s, longest_s) + prefills[following]
+                if waiting or len(running) + len(joining) >= places:
+                    waiting.append(following)
+                    waiting_s += prefills[following]
+                else:
+                    joining.append(following)
+                self.present[following] = count + 1.0
+                following += 1
+            elif stall_s > 0.0:
+                now_s, stall_s = event_s, 0.0
+                for number in joining:
+                    self.joined[number] = clock
+                    heappush(running, (clock + needs[number], number))
+                joining = []
+            else:
+                now_s = event_s
+                clock = max(clock, running[0][0])
+            while stall_s == 0.0 and running and running[0][0] <= clock:
+                number = heappop(running)[1]
+                self.ends_s[number] = now_s
+                held_kv -= kvs[number]
+                if waiting:
+                    longest_s = step_s[min(len(running) + 1, places) - 1] + per_token_s * held_kv
+                    stall_s += waiting_s + longest_s
+                    first = waiting.popleft()
+                    waiting_s -= prefills[first]
+                    joining.append(first)
+            self.at_s.append(now_s)
+            self.made.append(clock)
+        # The last of several arrivals at one instant counts for all of them.
+        for index in range(size - 2, -1, -1):
+            if arrivals[index] == arrivals[index + 1]:
+                self.present[index] = max(self.present[index], self.present[index + 1])
 
 
 def _range_max(values: FloatArray, last: IntArray) -> FloatArray:
