@@ -23,7 +23,7 @@ from selector.core.acceptance import AcceptancePrior
 from selector.core.policy import BackendSpec
 from selector.errors import DomainError
 from selector.simulator.engine import SimulatedRequest
-from selector.simulator.oraclesharing import Cells, Prices, cells_of, steps_j
+from selector.simulator.oraclesharing import Cells, Prices, Steps, cells_of
 from selector.simulator.oraclewindows import Windows, windows_of
 from selector.simulator.oraclework import FloatArray, Work, work_of
 
@@ -85,6 +85,7 @@ class _Search:
         self.starts = np.flatnonzero(np.diff(work.request, prepend=-1))
         self._tokens = np.maximum.reduceat(work.tokens, self.starts)
         self._alike = bool(np.all(np.minimum.reduceat(work.tokens, self.starts) == self._tokens))
+        self._steps = Steps(work, self._windows)
         self._end = _End(work, self.starts)
 
     def best_rate(self) -> float:
@@ -130,27 +131,30 @@ class _Search:
         return unique
 
     def _ascend(self, fixed_j: FloatArray, rounds: int) -> _Found:
-        work, windows = self.work, self._windows
-        free_j, timely_j = steps_j(work, windows, fixed_j)
-        extra_j = timely_j - free_j
+        work, end = self.work, self._end
         prices = Prices(work, self._cells, fixed_j)
-        self._end.reset()
+        end.reset()
         best: _Found | None = None
-        scale = float(np.mean(np.abs(free_j + work.own_j))) + 1e-12
+        extra_j = np.zeros(len(work.request))
+        scale = 0.0
         for round_ in range(rounds):
+            free_j = self._steps.free_j(fixed_j, end.time_w())
+            if self._attainment is not None:
+                extra_j = self._steps.timely_j(fixed_j, end.time_w()) - free_j
             pay_j, where = prices.pay_j(prices.kappa_j)
-            cost_j = work.own_j + free_j + pay_j + self._end.cost_j()
+            cost_j = work.own_j + free_j + pay_j + end.cost_j()
+            scale = scale or float(np.mean(np.abs(free_j + work.own_j))) + 1e-12
             value_j, chosen_j = self._bound(cost_j, extra_j)
-            total_j = value_j + self._end.constant_j()
+            total_j = value_j + end.constant_j()
             if best is None or total_j > best.energy_j:
-                best = _Found(fixed_j, total_j, cost_j, extra_j, self._end.constant_j())
+                best = _Found(fixed_j, total_j, cost_j, extra_j, end.constant_j())
             if total_j == inf:
                 break
             progress = round_ / max(1, rounds - 1)
             share = self._share(chosen_j, scale * 0.1 * 0.01**progress)
             rate = 1.0 * 0.03**progress
             prices.raise_used(share, where, rate)
-            self._end.raise_late(share, rate)
+            end.raise_late(share, rate)
         assert best is not None
         return best
 
@@ -219,69 +223,69 @@ class _Found:
 class _End:
     """Idle power up to the end of the run, by weights over what the end cannot precede.
 
-    Those are: the last arrival, the earliest end of each late request on the kind it gets, and the time that all
-    servers together need for all work.
+    Those are: the last arrival, the earliest end of each late request on the kind it gets, and for each kind the time
+    that its servers need for the work they get.
     """
 
     def __init__(self, work: Work, starts: npt.NDArray[np.int64]) -> None:
         self._work = work
         self._starts = starts
-        end_s = work.first_token_s + work.decode_s
-        least, most = np.minimum.reduceat(end_s, starts), np.maximum.reduceat(end_s, starts)
+        self._end_s = work.first_token_s + work.decode_s
+        least, most = np.minimum.reduceat(self._end_s, starts), np.maximum.reduceat(self._end_s, starts)
         surely_s = max(work.last_arrival_s, float(least.max()))
         late = np.flatnonzero(most >= surely_s)
         self._slot = np.full(len(least), -1)
         self._slot[late] = np.arange(len(late))
         self._pair_slot = self._slot[work.request]
-        self._end_s = end_s
-        servers = sum(len(kind.backends) for kind in work.kinds)
-        first_s = float(work.arrival_s.min())
-        per_step_s = np.array([float(np.min(k.least_step_s / np.arange(1, len(k.least_step_s) + 1))) for k in work.kinds])
+        self._servers = np.array([len(kind.backends) for kind in work.kinds])
+        self._first_s = float(work.arrival_s.min())
+        per_step_s = np.array([np.min(k.least_step_s / np.arange(1, len(k.least_step_s) + 1)) for k in work.kinds])
         context_s = work.decode_s - work.steps * np.array([k.least_step_s[0] for k in work.kinds])[work.kind]
-        prefill_s = work.first_token_s - work.arrival_s[work.request]
-        self._load_s = (work.steps * per_step_s[work.kind] + context_s + prefill_s) / servers
-        self._first_s = first_s
-        self._span_s = max(float(most.max()) - surely_s, 1e-9)
-        self._log = np.zeros(len(late) + 2)
-        self._surely_s = surely_s
-        self.reset()
+        self._own_s = context_s + work.first_token_s - work.arrival_s[work.request]
+        """Time of its server that no sharing of steps lessens."""
+        self._load_s = self._own_s + work.steps * per_step_s[work.kind]
+        typical_s = float(np.median(work.decode_s))
+        self._span_s = max(float(most.max()) - surely_s, 0.2 * typical_s, 1e-9)
+        self._start = np.concatenate([least[late], [work.last_arrival_s], np.full(len(work.kinds), self._first_s)])
+        self._start = np.maximum((self._start - surely_s) / self._span_s * 20.0, -20.0)
+        self._log = self._start
 
     def reset(self) -> None:
         """Most weight on the latest."""
-        late = np.flatnonzero(self._slot >= 0)
-        least = np.minimum.reduceat(self._end_s, self._starts)
-        self._log = np.append((least[late] - self._surely_s) / self._span_s * 20.0, [0.0, 0.0])
-        self._log[-2] = (self._work.last_arrival_s - self._surely_s) / self._span_s * 20.0
-        load_s = self._first_s + float(np.minimum.reduceat(self._load_s, self._starts).sum())
-        self._log[-1] = min(0.0, (load_s - self._surely_s) / self._span_s * 20.0)
-        if load_s > self._surely_s:
-            self._log[:-1] -= 20.0
+        self._log = self._start
 
     def _weights(self) -> FloatArray:
         weight = np.exp(self._log - self._log.max())
         found: FloatArray = weight / weight.sum() * self._work.idle_w
         return found
 
+    def time_w(self) -> FloatArray:
+        """Price of the time of one server, per kind."""
+        found: FloatArray = self._weights()[-len(self._servers) :] / self._servers
+        return found
+
     def cost_j(self) -> FloatArray:
-        """Per pair."""
+        """Per pair, without what its steps pay for time."""
         weights = self._weights()
         late = np.where(self._pair_slot >= 0, weights[np.maximum(self._pair_slot, 0)], 0.0)
-        return late * self._end_s + weights[-1] * self._load_s
+        found: FloatArray = late * self._end_s + self.time_w()[self._work.kind] * self._own_s
+        return found
 
     def constant_j(self) -> float:
         """What no choice changes."""
-        weights = self._weights()
-        first = weights[-2] * self._work.last_arrival_s + weights[-1] * self._first_s
+        weights, kinds = self._weights(), len(self._servers)
+        first = weights[-kinds - 1] * self._work.last_arrival_s + weights[-kinds:].sum() * self._first_s
         return float(first - self._work.idle_w * self._work.slack_s)
 
     def raise_late(self, share: FloatArray, rate: float) -> None:
         """More weight on what came latest under the choice made."""
         requests = np.add.reduceat(share * self._end_s, self._starts)
-        load_s = self._first_s + float((share * self._load_s).sum())
-        ends = np.append(requests[self._slot >= 0], [self._work.last_arrival_s, load_s])
-        self._log += 3.0 * rate * np.maximum((ends - ends.max()) / self._span_s, -3.0)
-        self._log -= self._log.max()
-        self._log = np.maximum(self._log, -60.0)
+        loads = np.bincount(self._work.kind, weights=share * self._load_s, minlength=len(self._servers))
+        ends = np.concatenate(
+            [requests[self._slot >= 0], [self._work.last_arrival_s], self._first_s + loads / self._servers]
+        )
+        log = self._log + 3.0 * rate * np.maximum((ends - ends.max()) / self._span_s, -3.0)
+        self._log = np.maximum(log - log.max(), -40.0)
 
 
 def _intercept(alpha_j: FloatArray, batch: int) -> float:

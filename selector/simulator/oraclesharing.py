@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selector.simulator.oraclewindows import Windows
-from selector.simulator.oraclework import FloatArray, IntArray, Kind, Work
+from selector.simulator.oraclework import FloatArray, IntArray, Work
 
 _SLICES = (12.0, 60.0)
 """Slices in a typical request's decoding, with many requests and with few."""
@@ -79,7 +79,7 @@ def cells_of(work: Work, windows: Windows) -> Cells:
     steps = np.diff(done, prepend=0.0)
     starts = np.append(0, ends[:-1] + 1)
     steps[starts] = done[starts]
-    clock = windows.joined_steps[pair] + done
+    clock = windows.last_step[pair] - work.steps[pair] + done
     latest_s = np.empty(len(pair))
     for kind in range(len(work.kinds)):
         mine = np.flatnonzero(work.kind[pair] == kind)
@@ -106,36 +106,59 @@ def _slice_s(work: Work, wide_s: FloatArray, charged: npt.NDArray[np.bool_]) -> 
     return max(typical_s / slices, all_s / _ENTRIES, 1e-4)
 
 
-def even_share_j(kind: Kind, fixed_j: float) -> FloatArray:
-    """(α(b) − K) / b at b = 1 …"""
-    return (kind.alpha_j - fixed_j) / np.arange(1, len(kind.alpha_j) + 1)
+class Steps:
+    """What the even shares of the steps of each pair cost, with a price on the time of each kind's servers."""
 
+    def __init__(self, work: Work, windows: Windows) -> None:
+        self._work = work
+        self._groups: list[tuple[int, IntArray, list[tuple[int, IntArray, FloatArray]]]] = []
+        self._largest = windows.largest_batch
+        for number, kind in enumerate(work.kinds):
+            mine = np.flatnonzero(work.kind == number)
+            judged = mine[(work.budget_s[mine] >= 0.0) & np.isfinite(work.budget_s[mine])]
+            # What a step may take on average, less what its own context takes.
+            own_s = work.decode_s[judged] - work.steps[judged] * kind.least_step_s[0]
+            spare_s = np.full(len(judged), np.inf)
+            np.divide(work.budget_s[judged] - own_s, work.steps[judged], out=spare_s, where=work.steps[judged] > 0)
+            by_batch = []
+            for batch in np.unique(windows.largest_batch[judged]):
+                at = windows.largest_batch[judged] == batch
+                by_batch.append((int(batch), judged[at], spare_s[at]))
+            self._groups.append((number, mine, by_batch))
 
-def steps_j(work: Work, windows: Windows, fixed_j: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Per pair, what its even shares cost at least: (free in its pace, within its target).
+    def free_j(self, fixed_j: FloatArray, time_w: FloatArray) -> FloatArray:
+        """Per pair at least, whatever its pace. K and the price of a second of one server are given per kind."""
+        free = np.empty(len(self._work.request))
+        for number, mine, _ in self._groups:
+            share_j = self._share_j(number, fixed_j, time_w)
+            free[mine] = self._work.steps[mine] * np.minimum.accumulate(share_j)[self._largest[mine] - 1]
+        return free
 
-    `fixed_j` is K per kind. Within a target the mean step time is bounded, so the least is the lower convex hull over
-    the batches of (step time, even share), at that mean; infinite where even a batch of one is too slow.
-    """
-    free, timely = np.empty(len(work.request)), np.full(len(work.request), np.inf)
-    for number, kind in enumerate(work.kinds):
-        mine = np.flatnonzero(work.kind == number)
-        share_j = even_share_j(kind, float(fixed_j[number]))
-        free[mine] = work.steps[mine] * np.minimum.accumulate(share_j)[windows.largest_batch[mine] - 1]
-        batches = np.arange(len(kind.alpha_j))
-        pace_s = kind.least_step_s + kind.least_s_per_token * batches * work.least_context
-        judged = mine[work.budget_s[mine] >= 0.0]
-        own_s = work.decode_s[judged] - work.steps[judged] * kind.least_step_s[0]
-        spare_s = work.budget_s[judged] - own_s
-        mean_s = np.divide(spare_s, work.steps[judged], out=np.full(len(judged), np.inf), where=work.steps[judged] > 0)
-        for batch in np.unique(windows.largest_batch[judged]):
-            at = windows.largest_batch[judged] == batch
-            x, y = _lower_hull(pace_s[:batch], share_j[:batch])
-            cost = np.interp(mean_s[at], x, y)
-            cost[mean_s[at] < x[0] * (1 - 1e-9)] = np.inf
-            steps = work.steps[judged[at]]
-            timely[judged[at]] = np.where(steps > 0, steps * cost, 0.0)
-    return free, timely
+    def timely_j(self, fixed_j: FloatArray, time_w: FloatArray) -> FloatArray:
+        """The same within its target; infinite where even a batch of one is too slow, or no target is judged.
+
+        The mean step time is then bounded, so the least is the lower convex hull over the batches of (step time, even
+        share), at that mean.
+        """
+        work = self._work
+        timely = np.full(len(work.request), np.inf)
+        for number, _, by_batch in self._groups:
+            kind = work.kinds[number]
+            share_j = self._share_j(number, fixed_j, time_w)
+            pace_s = kind.least_step_s + kind.least_s_per_token * np.arange(len(share_j)) * work.least_context
+            for batch, pairs, mean_s in by_batch:
+                x, y = _lower_hull(pace_s[:batch], share_j[:batch])
+                cost = np.interp(mean_s, x, y)
+                cost[mean_s < x[0] * (1 - 1e-9)] = np.inf
+                steps = work.steps[pairs]
+                timely[pairs] = np.multiply(steps, cost, out=np.zeros(len(pairs)), where=steps > 0)
+        return timely
+
+    def _share_j(self, number: int, fixed_j: FloatArray, time_w: FloatArray) -> FloatArray:
+        kind = self._work.kinds[number]
+        whole_j = kind.alpha_j + time_w[number] * kind.least_step_s - fixed_j[number]
+        share: FloatArray = whole_j / np.arange(1, len(whole_j) + 1)
+        return share
 
 
 def _lower_hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:

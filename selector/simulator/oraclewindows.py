@@ -3,10 +3,9 @@
 Not before: prefill alone, then steps alone. Not after: what a *worst server* of the kind makes of it, which gets
 every request that the kind can serve and treats all of them worse than a real one treats any part of them:
 
-    every arrival adds the request's prefill to a stall, which is first of all at least one step; while it lasts,
-        nobody advances
-    otherwise all running requests advance together, a step taking what their number and their final contexts make it take
-    a request that finds no place waits its turn; when it gets one, the prefill of all who wait is added to the stall
+    every arrival stalls the server for the request's prefill, even while it waits for a place
+    when not stalled, all running requests advance together, at the pace of their number and their final contexts
+    a request has to make its own steps and besides wait for one step under way, the longest there can be
 
 Then at every moment each request on a real server has advanced at least as far as on the worst one: the argument is in
 docs/oracle.md. Where the KV cache could run full, nothing is said from then on.
@@ -32,8 +31,8 @@ class Windows:
     """Infinite where nothing can be said."""
     largest_batch: IntArray
     """No step of it is shared by more."""
-    joined_steps: FloatArray
-    """Steps of the worst server's clock when the request began to decode there."""
+    last_step: FloatArray
+    """Of the worst server's clock, the step with which the request ends there."""
     clocks: tuple[Clock, ...]
 
 
@@ -58,7 +57,7 @@ class Clock:
 def windows_of(work: Work) -> Windows:
     """The windows of every pair."""
     pairs = len(work.request)
-    ends, joined = np.full(pairs, np.inf), np.zeros(pairs)
+    ends, last_step = np.full(pairs, np.inf), np.zeros(pairs)
     batches = np.ones(pairs, dtype=np.int64)
     clocks = []
     for number, kind in enumerate(work.kinds):
@@ -68,14 +67,14 @@ def windows_of(work: Work) -> Windows:
         clocks.append(Clock(at_s=np.array(worst.at_s), steps=np.array(worst.made)))
         if len(mine) == 0:
             continue
-        ends[mine], joined[mine] = worst.ends_s, worst.joined
+        ends[mine], last_step[mine] = worst.ends_s, worst.last_step
         arrival_s = work.arrival_s[work.request[mine]]
         last = np.searchsorted(arrival_s, ends[mine], side="right") - 1
         present = _range_max(np.array(worst.present), last)
         known = np.isfinite(ends[mine])
         places = kind.spec.max_running_requests
         batches[mine] = np.where(known, np.minimum(present, places), min(places, len(mine))).astype(np.int64)
-    return Windows(latest_end_s=ends, largest_batch=batches, joined_steps=joined, clocks=tuple(clocks))
+    return Windows(latest_end_s=ends, largest_batch=batches, last_step=last_step, clocks=tuple(clocks))
 
 
 class _WorstServer:
@@ -88,79 +87,74 @@ class _WorstServer:
         self.made: list[float] = [0.0]
         self.present: list[float] = []
         """Requests that are there just after each arrival."""
-        self.joined: npt.NDArray[np.float64] = np.zeros(0)
+        self.last_step: npt.NDArray[np.float64] = np.zeros(0)
         self.ends_s: npt.NDArray[np.float64] = np.zeros(0)
 
     def run(self, arrival_s: FloatArray, steps: FloatArray, prefill_s: FloatArray, kv_tokens: FloatArray) -> None:
         """Serves all; arrays in order of arrival."""
         arrivals, needs, prefills, kvs = arrival_s.tolist(), steps.tolist(), prefill_s.tolist(), kv_tokens.tolist()
         size = len(arrivals)
-        self.joined, self.ends_s = np.full(size, np.inf), np.full(size, np.inf)
+        self.last_step, self.ends_s = np.full(size, np.inf), np.full(size, np.inf)
         places, most_kv = self._kind.spec.max_running_requests, float(self._kind.spec.max_kv_tokens)
         per_token_s, step_s = self._kind.most_s_per_token, self._step_s
-        now_s = clock = stall_s = held_kv = waiting_s = 0.0
+        now_s = clock = stall_s = held_kv = under_way_s = 0.0
         running: list[tuple[float, int]] = []
-        joining: list[int] = []
         waiting: deque[int] = deque()
         following = 0
         self.present = [0.0] * size
-        while following < size or running or joining or waiting:
+        while following < size or running:
             next_s = arrivals[following] if following < size else float("inf")
             pace_s = step_s[len(running) - 1] + per_token_s * held_kv if running else 0.0
-            if stall_s > 0.0:
-                event_s = now_s + stall_s
-            elif running:
-                event_s = now_s + max(0.0, running[0][0] - clock) * pace_s
-            else:
-                event_s = float("inf")
+            event_s = now_s + stall_s + max(0.0, running[0][0] - clock) * pace_s if running else float("inf")
             if next_s < event_s:
-                if stall_s > 0.0:
-                    stall_s = max(0.0, stall_s - (next_s - now_s))
-                elif running:
-                    clock += (next_s - now_s) / pace_s
+                worked_s = max(0.0, next_s - now_s - stall_s)
+                stall_s = max(0.0, stall_s - (next_s - now_s))
+                if worked_s > 0.0 and running:
+                    self._tell(next_s - worked_s, clock)
+                    clock += worked_s / pace_s
                 now_s = next_s
-                count = len(running) + len(joining) + len(waiting)
+                count = len(running) + len(waiting)
+                if stall_s == 0.0:
+                    under_way_s = 0.0
+                if running:
+                    under_way_s = max(under_way_s, pace_s)
                 held_kv += kvs[following]
                 if held_kv + 1.0 > most_kv and count > 0:
                     # From here on requests may wait for, or be thrown out of, the KV cache.
-                    for other in (*joining, *waiting, *(number for _, number in running)):
-                        self.ends_s[other] = np.inf
                     break
-                longest_s = step_s[min(max(count, 1), places) - 1] + per_token_s * held_kv
-                # A real server that decodes now ends its step first; one that does not has that stall already.
-                stall_s = max(stall_s, longest_s) + prefills[following]
-                if waiting or len(running) + len(joining) >= places:
-                    waiting.append(following)
-                    waiting_s += prefills[following]
+                stall_s += prefills[following]
+                needs[following] += under_way_s / (step_s[0] + per_token_s * kvs[following])
+                if len(running) < places:
+                    self._join(following, clock, needs, running)
                 else:
-                    joining.append(following)
+                    waiting.append(following)
                 self.present[following] = count + 1.0
                 following += 1
-            elif stall_s > 0.0:
-                now_s, stall_s = event_s, 0.0
-                for number in joining:
-                    self.joined[number] = clock
-                    heappush(running, (clock + needs[number], number))
-                joining = []
             else:
-                now_s = event_s
+                self._tell(now_s + stall_s, clock)
+                now_s, stall_s = event_s, 0.0
                 clock = max(clock, running[0][0])
-            while stall_s == 0.0 and running and running[0][0] <= clock:
-                number = heappop(running)[1]
-                self.ends_s[number] = now_s
-                held_kv -= kvs[number]
-                if waiting:
-                    longest_s = step_s[min(len(running) + 1, places) - 1] + per_token_s * held_kv
-                    stall_s += waiting_s + longest_s
-                    first = waiting.popleft()
-                    waiting_s -= prefills[first]
-                    joining.append(first)
-            self.at_s.append(now_s)
-            self.made.append(clock)
+                while running and running[0][0] <= clock:
+                    number = heappop(running)[1]
+                    self.ends_s[number] = now_s
+                    held_kv -= kvs[number]
+                    if waiting:
+                        self._join(waiting.popleft(), clock, needs, running)
+            self._tell(now_s, clock)
         # The last of several arrivals at one instant counts for all of them.
         for index in range(size - 2, -1, -1):
             if arrivals[index] == arrivals[index + 1]:
                 self.present[index] = max(self.present[index], self.present[index + 1])
+
+
+    def _join(self, number: int, clock: float, needs: list[float], running: list[tuple[float, int]]) -> None:
+        # Its last step ends when all it needs is made; its first ones may be what it waits for.
+        self.last_step[number] = clock + needs[number]
+        heappush(running, (clock + needs[number], number))
+
+    def _tell(self, at_s: float, clock: float) -> None:
+        self.at_s.append(at_s)
+        self.made.append(clock)
 
 
 def _range_max(values: FloatArray, last: IntArray) -> FloatArray:
