@@ -29,6 +29,8 @@ _WIDEST = 6.0
 _ENTRIES = 600_000
 """About the most pairs × slices that are kept."""
 
+_ENTRIES_PER_PAIR = 250
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
@@ -100,10 +102,11 @@ def cells_of(work: Work, windows: Windows) -> Cells:
 
 
 def _slice_s(work: Work, wide_s: FloatArray, charged: npt.NDArray[np.bool_]) -> float:
-    slices = min(max(0.1 * _ENTRIES / len(work.request), _SLICES[0]), _SLICES[1])
+    pairs = int(np.sum(charged))
+    slices = min(max(0.1 * _ENTRIES / pairs, _SLICES[0]), _SLICES[1])
     typical_s = float(np.median(work.decode_s[charged]))
     all_s = float(np.sum(wide_s[charged]))
-    return max(typical_s / slices, all_s / _ENTRIES, 1e-4)
+    return max(typical_s / slices, all_s / min(_ENTRIES, _ENTRIES_PER_PAIR * pairs), 1e-4)
 
 
 class Steps:
@@ -146,10 +149,14 @@ class Steps:
             kind = work.kinds[number]
             share_j = self._share_j(number, fixed_j, time_w)
             pace_s = kind.least_step_s + kind.least_s_per_token * np.arange(len(share_j)) * work.least_context
+            hull = _FallingHull()
+            done = 0
             for batch, pairs, mean_s in by_batch:
-                x, y = _lower_hull(pace_s[:batch], share_j[:batch])
-                cost = np.interp(mean_s, x, y)
-                cost[mean_s < x[0] * (1 - 1e-9)] = np.inf
+                for index in range(done, batch):
+                    hull.add(float(pace_s[index]), float(share_j[index]))
+                done = batch
+                cost = np.interp(mean_s, hull.x, hull.y)
+                cost[mean_s < hull.x[0] * (1 - 1e-9)] = np.inf
                 steps = work.steps[pairs]
                 timely[pairs] = np.multiply(steps, cost, out=np.zeros(len(pairs)), where=steps > 0)
         return timely
@@ -161,22 +168,27 @@ class Steps:
         return share
 
 
-def _lower_hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The falling part of the lower convex hull of points in rising x."""
-    hull: list[tuple[float, float]] = []
-    for point in zip(x.tolist(), y.tolist(), strict=True):
-        if hull and point[1] >= hull[-1][1]:
-            continue
-        while hull and point[0] <= hull[-1][0]:
-            hull.pop()
-        while len(hull) > 1 and _above(hull[-2], hull[-1], point):
-            hull.pop()
-        hull.append(point)
-    return np.array([p[0] for p in hull]), np.array([p[1] for p in hull])
+class _FallingHull:
+    """The falling part of the lower convex hull of points that are added in rising x."""
 
+    def __init__(self) -> None:
+        self.x: list[float] = []
+        self.y: list[float] = []
 
-def _above(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
-    return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])
+    def add(self, x: float, y: float) -> None:
+        """One more point."""
+        if self.y and y >= self.y[-1]:
+            return
+        while self.x and (x <= self.x[-1] or (len(self.x) > 1 and self._above(x, y))):
+            self.x.pop()
+            self.y.pop()
+        self.x.append(x)
+        self.y.append(y)
+
+    def _above(self, x: float, y: float) -> bool:
+        """Whether the last point lies on or above the line from the one before to (x, y)."""
+        (x0, x1), (y0, y1) = self.x[-2:], self.y[-2:]
+        return (y1 - y0) * (x - x0) >= (y - y0) * (x1 - x0)
 
 
 class Prices:

@@ -114,7 +114,11 @@ def work_of(
     ends = [requests[number].trace.prompt_tokens + requests[number].trace.output_tokens for number in served] or [1]
     contexts = (float(min(prompts)), float(max(ends)))
     text_types = sorted({request.text_type for request in requests})
-    watts = _idle_watts(specs, max(ends))
+    tables: dict[int, tuple[FloatArray, FloatArray]] = {}
+    for spec in specs:
+        if id(spec.cost.prefill) not in tables:
+            tables[id(spec.cost.prefill)] = _prefill_table(spec, max(ends))
+    watts = _idle_watts(specs, tables)
     groups: dict[object, list[int]] = {}
     for number, spec in enumerate(specs):
         truth = tuple(acceptance.get((spec.name, text_type)) for text_type in text_types)
@@ -125,7 +129,7 @@ def work_of(
     kinds = tuple(_kind(specs, members, watts, contexts) for members in groups.values())
     longest_step_s = max(_longest_step_s(kind, len(served), float(sum(ends)), float(max(ends))) for kind in kinds)
     kind_of = {member: kind for kind, members in enumerate(groups.values()) for member in members}
-    prefills = [_PrefillBound(kind, max(ends)) for kind in kinds]
+    prefills = [_PrefillBound(kind, tables[id(kind.spec.cost.prefill)]) for kind in kinds]
     draws = AcceptDraws(seed)
     drawn: dict[tuple[object, ...], tuple[int, float]] = {}
     cached = _cacheable(requests)
@@ -272,7 +276,9 @@ def _alike(specs: Sequence[BackendSpec], members: Sequence[int]) -> bool:
     )
 
 
-def _idle_watts(specs: Sequence[BackendSpec], longest_prompt: int) -> dict[str, float]:
+def _idle_watts(
+    specs: Sequence[BackendSpec], tables: Mapping[int, tuple[FloatArray, FloatArray]]
+) -> dict[str, float]:
     """Idle power of each GPU, lowered where a prefill would otherwise cost less than idling through it.
 
     Less idle power only lowers the energy of a run, so a bound on it stays one.
@@ -282,7 +288,7 @@ def _idle_watts(specs: Sequence[BackendSpec], longest_prompt: int) -> dict[str, 
     share = 1.0
     for number, spec in enumerate(specs):
         idle_w = _turns(specs, number) * sum(watts[gpu] for gpu in spec.gpus)
-        j, ms = _prefill_table(spec, longest_prompt)
+        j, ms = tables[id(spec.cost.prefill)]
         most_ms_per_token = float(np.max(np.diff(ms)))
         if idle_w > 0.0 and most_ms_per_token > 0.0:
             share = min(share, float(np.min(np.diff(j))) / (idle_w * most_ms_per_token / 1e3))
@@ -358,8 +364,8 @@ def _prefill_table(spec: BackendSpec, longest: int) -> tuple[FloatArray, FloatAr
 class _PrefillBound:
     """Least net energy and time to prefill a prompt: with others in one pass, in chunks, or alone."""
 
-    def __init__(self, kind: Kind, longest: int) -> None:
-        self._j, self._ms = _prefill_table(kind.spec, longest)
+    def __init__(self, kind: Kind, table: tuple[FloatArray, FloatArray]) -> None:
+        self._j, self._ms = table
         self._least_j = float(np.min(np.diff(self._j)))
         self._least_ms = float(np.min(np.diff(self._ms)))
         self._idle_w = kind.idle_w * kind.turns
