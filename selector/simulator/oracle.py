@@ -30,6 +30,9 @@ from selector.simulator.oraclework import FloatArray, Work, work_of
 _SCAN_ROUNDS = 12
 _ROUNDS = 150
 _BISECTIONS = 40
+_RATES = (1.0, 0.3)
+"""First steps of the ascent: bold ones find more with few requests, gentle ones with many."""
+
 _ROUNDING = 1e-6
 """Share of the bound given away to the rounding of sums."""
 
@@ -90,16 +93,17 @@ class _Search:
 
     def best_rate(self) -> float:
         """The highest λ for which energy − λ · tokens is proved to be at least 0."""
-        scans = [self._ascend(fixed_j, _SCAN_ROUNDS) for fixed_j in self._fixed_choices()]
+        scans = [self._ascend(fixed_j, _SCAN_ROUNDS, _RATES[0]) for fixed_j in self._fixed_choices()]
         best = max(scans, key=lambda found: found.energy_j)
-        refined = self._ascend(best.fixed_j, _ROUNDS)
-        best = max(best, refined, key=lambda found: found.energy_j)
+        fixed_j = best.fixed_j
+        for rate in _RATES:
+            best = max(best, self._ascend(fixed_j, _ROUNDS, rate), key=lambda found: found.energy_j)
         if best.energy_j == inf:
             return inf
-        rate = best.energy_j / float(self._tokens.sum())
+        least = best.energy_j / float(self._tokens.sum())
         if not self._alike:
-            rate = max(rate, self._by_ratio(best, rate))
-        return max(0.0, rate - abs(rate) * _ROUNDING)
+            least = max(least, self._by_ratio(best, least))
+        return max(0.0, least - abs(least) * _ROUNDING)
 
     def _by_ratio(self, best: _Found, low: float) -> float:
         """Where answers are cut by small contexts, tokens depend on the choice too: bisection over λ."""
@@ -130,7 +134,7 @@ class _Search:
                 unique.append(choice)
         return unique
 
-    def _ascend(self, fixed_j: FloatArray, rounds: int) -> _Found:
+    def _ascend(self, fixed_j: FloatArray, rounds: int, first_rate: float) -> _Found:
         work, end = self.work, self._end
         prices = Prices(work, self._cells, fixed_j)
         end.reset()
@@ -141,8 +145,7 @@ class _Search:
             free_j = self._steps.free_j(fixed_j, end.time_w())
             if self._attainment is not None:
                 extra_j = self._steps.timely_j(fixed_j, end.time_w()) - free_j
-            pay_j, where = prices.pay_j(prices.kappa_j)
-            cost_j = work.own_j + free_j + pay_j + end.cost_j()
+            cost_j = work.own_j + free_j + prices.pay_j() + end.cost_j()
             scale = scale or float(np.mean(np.abs(free_j + work.own_j))) + 1e-12
             value_j, chosen_j = self._bound(cost_j, extra_j)
             total_j = value_j + end.constant_j()
@@ -151,9 +154,9 @@ class _Search:
             if total_j == inf:
                 break
             progress = round_ / max(1, rounds - 1)
-            share = self._share(chosen_j, scale * 0.1 * 0.01**progress)
-            rate = 1.0 * 0.03**progress
-            prices.raise_used(share, where, rate)
+            share = self._share(chosen_j, scale * 0.1 * 0.03**progress)
+            rate = first_rate * 0.03**progress
+            prices.raise_used(share, rate, float(fixed_j.max()) * 0.2 * 0.1**progress)
             end.raise_late(share, rate)
         assert best is not None
         return best

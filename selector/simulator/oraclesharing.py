@@ -32,6 +32,9 @@ _ENTRIES = 600_000
 _ENTRIES_PER_PAIR = 250
 
 
+_UNLIKELY = 1e-12
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
     """Which steps of which pair can fall into which slice. An entry is a pair in a slice of its window."""
@@ -216,31 +219,37 @@ class Prices:
         self._log = np.log(np.maximum(weight, 1e-30))
         self.kappa_j = weight / total[cells.cell] * self._limit_j[cells.cell]
 
-    def pay_j(self, kappa_j: FloatArray) -> tuple[FloatArray, IntArray]:
-        """Per pair, what its steps pay at least; and per entry, the entry where its steps pay least."""
-        # Least over `reach` entries onwards from two overlapping ranges of 2^level entries each.
-        cells, size = self._cells, len(kappa_j)
-        where = np.arange(size)
+    def pay_j(self) -> FloatArray:
+        """Per pair, what its steps pay at least, each in the cheapest slice that it can fall into."""
+        # Least over `reach` entries onwards, from two overlapping ranges of 2^level entries each.
+        cells, size = self._cells, len(self.kappa_j)
+        least = self.kappa_j
+        each = np.empty(size)
         width = 1
-        at = np.arange(size)
         for entries in self._by_level:
             if width > 1:
                 half = width // 2
-                other = np.minimum(np.arange(size) + half, size - 1)
-                at = np.where(kappa_j[at[other]] < kappa_j[at], at[other], at)
-            first, second = at[entries], at[entries + cells.reach[entries] - width + 1]
-            where[entries] = np.where(kappa_j[second] < kappa_j[first], second, first)
+                least = np.minimum(least, np.append(least[half:], np.full(min(half, size), np.inf))[:size])
+            each[entries] = np.minimum(least[entries], least[entries + cells.reach[entries] - width + 1])
             width *= 2
-        least_j = kappa_j[where]
-        return np.bincount(cells.pair, weights=least_j * cells.steps, minlength=self._pairs), where
+        return np.bincount(cells.pair, weights=each * cells.steps, minlength=self._pairs)
 
-    def raise_used(self, share: FloatArray, where: IntArray, rate: float) -> None:
-        """Charges those more who used a cell: `share` is the part of each pair that was chosen."""
-        cells = self._cells
-        if len(cells.cell) == 0:
+    def raise_used(self, share: FloatArray, rate: float, smooth_j: float) -> None:
+        """Charges those more who use a cell: `share` is the part of each pair that was chosen.
+
+        A step uses the slices that it can fall into in proportion to exp(−κ / `smooth_j`): the gradient of a smoothed
+        least.
+        """
+        cells, size = self._cells, len(self.kappa_j)
+        if size == 0 or smooth_j <= 0.0:
             return
-        used = np.bincount(where, weights=cells.steps * share[cells.pair], minlength=len(cells.pair))
+        likely = np.exp(-self.kappa_j / smooth_j) + _UNLIKELY
+        sums = np.append(0.0, np.cumsum(likely))
+        ends = np.arange(size) + cells.reach + 1
+        each = cells.steps * share[cells.pair] / np.maximum(sums[ends] - sums[:-1], _UNLIKELY)
+        begun = np.append(each, 0.0) - np.bincount(ends, weights=each, minlength=size + 1)
+        used = likely * np.cumsum(begun)[:size]
         most = np.zeros(len(cells.cell_kind))
         np.maximum.at(most, cells.cell, used)
-        self._log += rate * used / np.maximum(most, 1e-12)[cells.cell]
+        self._log += rate * used / np.maximum(most, _UNLIKELY)[cells.cell]
         self._normalise()
