@@ -24,12 +24,14 @@ from selector.core.policy import BackendSpec
 from selector.errors import DomainError
 from selector.simulator.engine import SimulatedRequest
 from selector.simulator.oraclesharing import Cells, Prices, Steps, cells_of
-from selector.simulator.oraclewindows import Windows, windows_of
+from selector.simulator.oraclewindows import Windows, turns_of, windows_of
 from selector.simulator.oraclework import FloatArray, Work, work_of
 
 _SCAN_ROUNDS = 12
 _ROUNDS = 150
 _BISECTIONS = 40
+_OPERATING_BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
+
 _RATES = (1.0, 0.3)
 """First steps of the ascent: bold ones find more with few requests, gentle ones with many."""
 
@@ -90,14 +92,22 @@ class _Search:
         self._alike = bool(np.all(np.minimum.reduceat(work.tokens, self.starts) == self._tokens))
         self._steps = Steps(work, self._windows)
         self._end = _End(work, self.starts)
+        # A prefill that begins while neighbours work lasts as if they went on, and the step under way of a server is
+        # slowed from its beginning when a neighbour starts: the GPU may work that much longer than its servers need.
+        others = turns_of(work, self._windows) - 1
+        turns = np.array([kind.turns for kind in work.kinds])[work.kind]
+        idle_w = np.array([kind.idle_w for kind in work.kinds])[work.kind]
+        self._own_j = work.own_j - idle_w * others * (work.prefill_s / turns + 0.5 * work.longest_step_s)
+        # A server may end in the past when a neighbour's end makes its last step short.
+        self._early_j = work.idle_w * float(others.max(initial=0)) * work.longest_step_s
 
     def best_rate(self) -> float:
         """The highest λ for which energy − λ · tokens is proved to be at least 0."""
-        scans = [self._ascend(fixed_j, _SCAN_ROUNDS, _RATES[0]) for fixed_j in self._fixed_choices()]
+        scans = [self._ascend(fixed, _SCAN_ROUNDS, _RATES[0]) for fixed in self._fixed_choices()]
         best = max(scans, key=lambda found: found.energy_j)
-        fixed_j = best.fixed_j
+        fixed = best.fixed
         for rate in _RATES:
-            best = max(best, self._ascend(fixed_j, _ROUNDS, rate), key=lambda found: found.energy_j)
+            best = max(best, self._ascend(fixed, _ROUNDS, rate), key=lambda found: found.energy_j)
         if best.energy_j == inf:
             return inf
         least = best.energy_j / float(self._tokens.sum())
@@ -116,41 +126,42 @@ class _Search:
                 high = middle
         return low
 
-    def _fixed_choices(self) -> list[FloatArray]:
-        """Per kind, the intercept of α's lower hull at an operating batch, the same batch for all kinds."""
+    def _fixed_choices(self) -> list[_Fixed]:
+        """Nothing fixed; and the intercepts of the lower hulls at an operating batch, the same batch for all kinds."""
         most = int(self._windows.largest_batch.max())
-        batches = [b for b in (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512) if b < most] + [most]
-        choices = [np.zeros(len(self.work.kinds))]
+        batches = [b for b in _OPERATING_BATCHES if b < most] + [most]
+        nothing = np.zeros(len(self.work.kinds))
+        choices = [_Fixed(nothing, nothing)]
         for batch in batches:
-            fixed_j = []
+            fixed_j, fixed_s = nothing.copy(), nothing.copy()
             for number, kind in enumerate(self.work.kinds):
                 mine = self.work.kind == number
                 top = int(self._windows.largest_batch[mine].max()) if np.any(mine) else 1
-                fixed_j.append(_intercept(kind.alpha_j[:top], min(batch, top)))
-            choices.append(np.maximum(0.0, np.array(fixed_j)))
-        unique: list[FloatArray] = []
-        for choice in choices:
-            if not any(np.allclose(choice, other) for other in unique):
-                unique.append(choice)
-        return unique
+                fixed_j[number] = max(0.0, _intercept(kind.alpha_j[:top], min(batch, top)))
+                fixed_s[number] = max(0.0, _intercept(kind.least_step_s[:top], min(batch, top)))
+            if not any(np.allclose(fixed_j, other.j) for other in choices):
+                choices.append(_Fixed(fixed_j, fixed_s))
+        return choices
 
-    def _ascend(self, fixed_j: FloatArray, rounds: int, first_rate: float) -> _Found:
+    def _ascend(self, fixed: _Fixed, rounds: int, first_rate: float) -> _Found:
         work, end = self.work, self._end
-        prices = Prices(work, self._cells, fixed_j)
+        prices = Prices(work, self._cells)
         end.reset()
         best: _Found | None = None
         extra_j = np.zeros(len(work.request))
         scale = 0.0
         for round_ in range(rounds):
-            free_j = self._steps.free_j(fixed_j, end.time_w())
+            time_w = end.time_w()
+            fixed_j = fixed.j + time_w * fixed.s
+            free_j = self._steps.free_j(fixed_j, time_w)
             if self._attainment is not None:
-                extra_j = self._steps.timely_j(fixed_j, end.time_w()) - free_j
-            cost_j = work.own_j + free_j + prices.pay_j() + end.cost_j()
-            scale = scale or float(np.mean(np.abs(free_j + work.own_j))) + 1e-12
+                extra_j = self._steps.timely_j(fixed_j, time_w) - free_j
+            cost_j = self._own_j + free_j + prices.pay_j(fixed_j) + end.cost_j()
+            scale = scale or float(np.mean(np.abs(free_j + self._own_j))) + 1e-12
             value_j, chosen_j = self._bound(cost_j, extra_j)
-            total_j = value_j + end.constant_j()
+            total_j = value_j + end.constant_j() - self._early_j
             if best is None or total_j > best.energy_j:
-                best = _Found(fixed_j, total_j, cost_j, extra_j, end.constant_j())
+                best = _Found(fixed, total_j, cost_j, extra_j, end.constant_j() - self._early_j)
             if total_j == inf:
                 break
             progress = round_ / max(1, rounds - 1)
@@ -215,8 +226,16 @@ class _Search:
 
 
 @dataclass(frozen=True, slots=True)
+class _Fixed:
+    """Per kind, the part of α(b) and of θ(b) that is shared by prices."""
+
+    j: FloatArray
+    s: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class _Found:
-    fixed_j: FloatArray
+    fixed: _Fixed
     energy_j: float
     cost_free_j: FloatArray
     extra_j: FloatArray
@@ -278,7 +297,7 @@ class _End:
         """What no choice changes."""
         weights, kinds = self._weights(), len(self._servers)
         first = weights[-kinds - 1] * self._work.last_arrival_s + weights[-kinds:].sum() * self._first_s
-        return float(first - self._work.idle_w * self._work.slack_s)
+        return float(first)
 
     def raise_late(self, share: FloatArray, rate: float) -> None:
         """More weight on what came latest under the choice made."""

@@ -133,7 +133,10 @@ class Steps:
             self._groups.append((number, mine, by_batch))
 
     def free_j(self, fixed_j: FloatArray, time_w: FloatArray) -> FloatArray:
-        """Per pair at least, whatever its pace. K and the price of a second of one server are given per kind."""
+        """Per pair at least, whatever its pace.
+
+        Given per kind: K, its part from `time_w` included, and the price of a second of one server.
+        """
         free = np.empty(len(self._work.request))
         for number, mine, _ in self._groups:
             share_j = self._share_j(number, fixed_j, time_w)
@@ -197,12 +200,12 @@ class _FallingHull:
 class Prices:
     """κ per entry, and what pairs pay under it."""
 
-    def __init__(self, work: Work, cells: Cells, fixed_j: FloatArray) -> None:
+    def __init__(self, work: Work, cells: Cells) -> None:
         self._cells = cells
-        self._limit_j = fixed_j[cells.cell_kind]
         self._pairs = len(work.request)
         count = np.bincount(cells.cell, minlength=len(cells.cell_kind))
         self._log = -np.log(np.maximum(count, 1))[cells.cell]
+        self._part = np.empty(0)
         self.kappa_j = np.empty(0)
         level = np.floor(np.log2(cells.reach + 1)).astype(np.int64)
         self._by_level = [np.flatnonzero(level == number) for number in range(int(level.max(initial=-1)) + 1)]
@@ -217,12 +220,14 @@ class Prices:
         weight = np.exp(self._log - highest[cells.cell])
         total = np.bincount(cells.cell, weights=weight, minlength=len(cells.cell_kind))
         self._log = np.log(np.maximum(weight, 1e-30))
-        self.kappa_j = weight / total[cells.cell] * self._limit_j[cells.cell]
+        self._part = weight / total[cells.cell]
 
-    def pay_j(self) -> FloatArray:
-        """Per pair, what its steps pay at least, each in the cheapest slice that it can fall into."""
+    def pay_j(self, fixed_j: FloatArray) -> FloatArray:
+        """With K per kind, per pair what its steps pay at least, each in the cheapest slice that it can fall into."""
         # Least over `reach` entries onwards, from two overlapping ranges of 2^level entries each.
-        cells, size = self._cells, len(self.kappa_j)
+        cells = self._cells
+        self.kappa_j = self._part * fixed_j[cells.cell_kind][cells.cell]
+        size = len(self.kappa_j)
         least = self.kappa_j
         each = np.empty(size)
         width = 1

@@ -77,6 +77,19 @@ def windows_of(work: Work) -> Windows:
     return Windows(latest_end_s=ends, largest_batch=batches, last_step=last_step, clocks=tuple(clocks))
 
 
+def turns_of(work: Work, windows: Windows) -> IntArray:
+    """Per pair, how many servers may take turns on its GPU while the request is there, itself included."""
+    turns = np.array([kind.turns for kind in work.kinds])[work.kind]
+    if int(turns.max()) == 1:
+        return turns
+    starts = np.flatnonzero(np.diff(work.request, prepend=-1))
+    ends = np.maximum.reduceat(windows.latest_end_s, starts)
+    arrived = np.searchsorted(work.arrival_s, ends, side="right")
+    gone = np.searchsorted(np.sort(ends), work.arrival_s, side="left")
+    found: IntArray = np.minimum(turns, (arrived - gone)[work.request])
+    return found
+
+
 class _WorstServer:
     """See the module. Times in s, the clock in steps."""
 

@@ -63,8 +63,8 @@ class Work:
     """Of all requests."""
     idle_w: float
     """At most the idle power of all GPUs."""
-    slack_s: float
-    """How much sooner than its last event a run may be said to end, when servers take turns."""
+    longest_step_s: float
+    """No step of any kind takes longer, were its GPU its own."""
     least_context: float
     """Tokens of context that every request has at least."""
     judged_elsewhere: int
@@ -170,7 +170,7 @@ def work_of(
                     steps,
                     tokens,
                     trace.prompt_tokens + tokens,
-                    net_j + kind.gamma_j * context - kind.idle_w * (kind.turns - 1) ** 2 * longest_step_s,
+                    net_j + kind.gamma_j * context,
                     budget_s,
                     trace.arrival_s + least_prefill_s,
                     least_step_s,
@@ -184,7 +184,7 @@ def work_of(
         arrival_s=np.array([requests[number].trace.arrival_s for number in served], dtype=np.float64),
         last_arrival_s=requests[-1].trace.arrival_s if requests else 0.0,
         idle_w=sum(watts.values()),
-        slack_s=max(kind.turns - 1 for kind in kinds) * longest_step_s,
+        longest_step_s=longest_step_s,
         least_context=contexts[0],
         judged_elsewhere=sum(
             1
@@ -341,11 +341,7 @@ def _slope(values: FloatArray, batches: IntArray, contexts: Sequence[float]) -> 
 
 
 def _longest_step_s(kind: Kind, requests: int, all_kv_tokens: float, most_kv_tokens: float) -> float:
-    """No step of the kind takes longer, were its GPU its own.
-
-    A server that starts work slows the steps under way of its neighbours from their beginning: the GPU then works up
-    to this much longer than its servers' own work takes, for each neighbour and turn.
-    """
+    """No step of the kind takes longer, were its GPU its own."""
     batch = max(1, min(requests, kind.spec.max_running_requests))
     kv_tokens = min(all_kv_tokens, max(float(kind.spec.max_kv_tokens), most_kv_tokens))
     return (float(kind.most_step_s[batch - 1]) + kind.most_s_per_token * kv_tokens) / kind.turns
@@ -368,7 +364,7 @@ class _PrefillBound:
         self._j, self._ms = table
         self._least_j = float(np.min(np.diff(self._j)))
         self._least_ms = float(np.min(np.diff(self._ms)))
-        self._idle_w = kind.idle_w * kind.turns
+        self._idle_w = kind.idle_w
         self._turns = kind.turns
 
     def of(self, prompt_tokens: int, cached_tokens: int) -> tuple[float, float, float]:
