@@ -13,7 +13,7 @@ in J. Arrays over pairs run over every (request, kind that can serve it), a requ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -89,14 +89,33 @@ class Work:
     prefill_s: FloatArray
     """At most."""
 
+    def first_step_j(self) -> FloatArray:
+        """Per kind, α(1)."""
+        return np.array([kind.alpha_j[0] for kind in self.kinds])
+
+    def of_pairs(self, keep: npt.NDArray[np.bool_]) -> Work:
+        """The same with those pairs alone, at least one of every request."""
+        return replace(self, **{name: getattr(self, name)[keep] for name in _PER_PAIR})
+
+
+_PER_PAIR = (
+    "request", "kind", "steps", "tokens", "kv_tokens", "own_j", "budget_s", "first_token_s", "least_step_s", "decode_s",
+    "prefill_s",
+)  # fmt: skip
+
 
 def work_of(
     specs: Sequence[BackendSpec],
     acceptance: Mapping[tuple[str, str], AcceptancePrior],
     requests: Sequence[SimulatedRequest],
     seed: int,
+    *,
+    apart: bool = False,
 ) -> Work:
-    """Bounds what `requests` ask of the backends, with the accept lengths that a simulation with `seed` draws."""
+    """Bounds what `requests` ask of the backends, with the accept lengths that a simulation with `seed` draws.
+
+    With `apart` every backend is a kind of its own.
+    """
     largest = max(spec.max_context_tokens for spec in specs)
     views = [_view(request) for request in requests]
     able = [
@@ -125,7 +144,7 @@ def work_of(
         limits = (spec.max_running_requests, spec.max_kv_tokens, spec.max_context_tokens, spec.cannot_serve)
         turns = _turns(specs, number)
         shared = sum(watts[gpu] for gpu in spec.gpus)
-        groups.setdefault((id(spec.cost), limits, turns, shared, truth), []).append(number)
+        groups.setdefault((number if apart else None, id(spec.cost), limits, turns, shared, truth), []).append(number)
     kinds = tuple(_kind(specs, members, watts, contexts) for members in groups.values())
     longest_step_s = max(_longest_step_s(kind, len(served), float(sum(ends)), float(max(ends))) for kind in kinds)
     kind_of = {member: kind for kind, members in enumerate(groups.values()) for member in members}

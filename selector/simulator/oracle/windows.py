@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from selector.simulator.oraclework import FloatArray, IntArray, Kind, Work
+from selector.simulator.oracle.work import FloatArray, IntArray, Kind, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
