@@ -80,14 +80,24 @@ def windows_of(work: Work) -> Windows:
 def turns_of(work: Work, windows: Windows) -> IntArray:
     """Per pair, how many servers may take turns on its GPU while the request is there, itself included."""
     turns = np.array([kind.turns for kind in work.kinds])[work.kind]
-    if int(turns.max()) == 1:
-        return turns
-    starts = np.flatnonzero(np.diff(work.request, prepend=-1))
-    ends = np.maximum.reduceat(windows.latest_end_s, starts)
-    arrived = np.searchsorted(work.arrival_s, ends, side="right")
-    gone = np.searchsorted(np.sort(ends), work.arrival_s, side="left")
-    found: IntArray = np.minimum(turns, (arrived - gone)[work.request])
-    return found
+    for number, kind in enumerate(work.kinds):
+        mine = np.flatnonzero(work.kind == number)
+        if kind.turns == 1 or len(mine) == 0:
+            continue
+        # Others that may be on a neighbour meanwhile; on a kind of several backends, on another of its own too.
+        near = np.array([bool(kind.neighbours & set(other.backends)) for other in work.kinds])
+        others = np.flatnonzero(near[work.kind])
+        names = np.unique(work.request[others])
+        ends = np.full(len(work.arrival_s), -np.inf)
+        np.maximum.at(ends, work.request[others], windows.latest_end_s[others])
+        starts_s, ends_s = work.arrival_s[names], np.sort(ends[names])
+        own_s = work.arrival_s[work.request[mine]]
+        present = np.searchsorted(starts_s, windows.latest_end_s[mine], side="right") - np.searchsorted(
+            ends_s, own_s, side="left"
+        )
+        itself = np.isin(work.request[mine], names)
+        turns[mine] = np.minimum(turns[mine], 1 + np.maximum(0, present - itself))
+    return turns
 
 
 class _WorstServer:

@@ -40,6 +40,8 @@ class Kind:
     backends: tuple[str, ...]
     idle_w: float
     """w: at most the idle power of the GPUs of one of them."""
+    neighbours: frozenset[str]
+    """Backends that share a GPU with one of them."""
     turns: int
     """Servers that may take turns on its GPU."""
     alpha_j: FloatArray
@@ -50,6 +52,17 @@ class Kind:
     """γ per token."""
     least_s_per_token: float
     most_s_per_token: float
+
+
+    def with_turns(self, most: int) -> Kind:
+        """The same with at most that many servers that take turns."""
+        turns = min(self.turns, most)
+        return replace(
+            self,
+            turns=turns,
+            most_step_s=self.most_step_s * (turns / self.turns),
+            most_s_per_token=self.most_s_per_token * (turns / self.turns),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +107,14 @@ class Work:
         return np.array([kind.alpha_j[0] for kind in self.kinds])
 
     def of_pairs(self, keep: npt.NDArray[np.bool_]) -> Work:
-        """The same with those pairs alone, at least one of every request."""
-        return replace(self, **{name: getattr(self, name)[keep] for name in _PER_PAIR})
+        """The same with those pairs alone, at least one of every request. A backend without any never works."""
+        used = {name for number in set(self.kind[keep].tolist()) for name in self.kinds[number].backends}
+        kinds = tuple(kind.with_turns(1 + len(kind.neighbours & used)) for kind in self.kinds)
+        slower = np.array([new.turns / old.turns for new, old in zip(kinds, self.kinds, strict=True)])
+        pairs = {name: getattr(self, name)[keep] for name in _PER_PAIR}
+        pairs["prefill_s"] = pairs["prefill_s"] * slower[pairs["kind"]]
+        return replace(self, kinds=kinds, **pairs)
+
 
 
 _PER_PAIR = (
@@ -334,6 +353,13 @@ def _kind(
         spec=spec,
         backends=tuple(specs[number].name for number in members),
         idle_w=idle_w,
+        neighbours=frozenset(
+            specs[other].name
+            for number in members
+            for gpu in specs[number].gpus
+            for other in _residents(specs)[gpu]
+            if other != number
+        ),
         turns=turns,
         alpha_j=np.min(net_j - gamma_j * tokens, axis=1),
         least_step_s=np.minimum.accumulate(low_s[::-1])[::-1],
