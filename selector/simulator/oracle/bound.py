@@ -22,10 +22,11 @@ import numpy.typing as npt
 from selector.core.acceptance import AcceptancePrior
 from selector.core.policy import BackendSpec
 from selector.errors import DomainError
-from selector.simulator.engine import SimulatedRequest
+from selector.simulator.engine import Truth
 from selector.simulator.oracle.branch import MOST_REQUESTS, branched_j_per_token
 from selector.simulator.oracle.search import Effort, Search
 from selector.simulator.oracle.work import Work, work_of
+from selector.simulator.run import SimulatedRequest
 
 _ROUNDING = 1e-6
 """Share of the bound given away to the rounding of sums."""
@@ -47,11 +48,12 @@ class OracleBound:
 
 def oracle(
     specs: Sequence[BackendSpec],
-    acceptance: Mapping[tuple[str, str], AcceptancePrior],
+    acceptance: Mapping[tuple[str, str], AcceptancePrior] | Truth,
     requests: Sequence[SimulatedRequest],
     *,
     seed: int = 0,
     attainment: float | None = None,
+    session_prefixes: bool = False,
 ) -> OracleBound:
     """Bounds every run of `Simulation` on the same backends, true acceptance, requests (in order of arrival) and seed.
 
@@ -60,13 +62,15 @@ def oracle(
     """
     if attainment is not None and not 0.0 <= attainment <= 1.0:
         raise DomainError(f"attainment is {attainment}; must be between 0 and 1")
-    work = work_of(specs, acceptance, requests, seed)
+    work = work_of(specs, acceptance, requests, seed=seed, session_prefixes=session_prefixes)
     if len(work.arrival_s) == 0:
         return OracleBound(j_per_accepted_token=None, energy_j=0.0, accepted_tokens=0, attainment=attainment)
     search = Search(work, attainment)
     least = search.j_per_token(search.best(Effort()))
     if len(work.arrival_s) <= MOST_REQUESTS:
-        apart = work_of(specs, acceptance, requests, seed, apart=True)
+        apart = work_of(
+            specs, acceptance, requests, seed=seed, session_prefixes=session_prefixes, apart=True
+        )
         least = max(least, branched_j_per_token(apart, _alike(work, apart), attainment, least))
     if least != inf:
         least = max(0.0, least - abs(least) * _ROUNDING)

@@ -37,8 +37,8 @@ def branched_j_per_token(work: Work, alike: npt.NDArray[np.int64], attainment: f
     `work` has every backend as a kind of its own, and `alike` gives kinds the same number when they are
     interchangeable.
     """
-    starts = np.flatnonzero(np.diff(work.request, prepend=-1))
-    energy_j = np.minimum.reduceat(work.own_j + work.steps * work.first_step_j()[work.kind], starts)
+    first_step_j = np.array([kind.alpha_j[0] for kind in work.kinds])
+    energy_j = np.minimum.reduceat(work.own_j + work.steps * first_step_j[work.kind], work.starts)
     order = np.argsort(-energy_j).tolist()
     open_cases = [_Case(root, 0, {})]
     made = 0

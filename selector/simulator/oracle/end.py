@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from selector.simulator.oracle.work import FloatArray, IntArray, Work
+from selector.simulator.oracle.kinds import FloatArray
+from selector.simulator.oracle.work import Work
 
 _SHARPNESS = 20.0
 _DECADES = 60.0
@@ -24,9 +25,9 @@ _DECADES = 60.0
 class End:
     """The weights of one ascent."""
 
-    def __init__(self, work: Work, starts: IntArray) -> None:
-        """`starts`: the first pair of each request."""
-        self._work, self._starts = work, starts
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._starts = starts = work.starts
         kinds, requests = len(work.kinds), len(starts)
         self._servers = np.array([len(kind.backends) for kind in work.kinds])
         self._end_s = work.first_token_s + work.decode_s

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from selector.simulator.oracle.end import End
+from selector.simulator.oracle.kinds import FloatArray
 from selector.simulator.oracle.sharing import Prices, Steps, cells_of
-from selector.simulator.oracle.windows import turns_of, windows_of
-from selector.simulator.oracle.work import FloatArray, Work
+from selector.simulator.oracle.windows import windows_of
+from selector.simulator.oracle.work import Work
 
 _BISECTIONS = 40
 
@@ -38,19 +39,11 @@ class Search:
         self._attainment = attainment
         self._windows: Windows = windows_of(work)
         self._cells: Cells = cells_of(work, self._windows)
-        self.starts = np.flatnonzero(np.diff(work.request, prepend=-1))
+        self.starts = work.starts
         self._tokens = np.maximum.reduceat(work.tokens, self.starts)
         self._alike = bool(np.all(np.minimum.reduceat(work.tokens, self.starts) == self._tokens))
         self._steps = Steps(work, self._windows)
-        self._end = End(work, self.starts)
-        # A prefill that begins while neighbours work lasts as if they went on, and the step under way of a server is
-        # slowed from its beginning when a neighbour starts: the GPU may work that much longer than its servers need.
-        others = turns_of(work, self._windows) - 1
-        turns = np.array([kind.turns for kind in work.kinds])[work.kind]
-        idle_w = np.array([kind.idle_w for kind in work.kinds])[work.kind]
-        self._own_j = work.own_j - idle_w * others * (work.prefill_s / turns + 0.5 * work.longest_step_s)
-        # A server may end in the past when a neighbour's end makes its last step short.
-        self._early_j = work.idle_w * float(others.max(initial=0)) * work.longest_step_s
+        self._end = End(work)
 
     def best(self, effort: Effort) -> Found:
         """The highest bound found."""
@@ -109,12 +102,12 @@ class Search:
             free_j = self._steps.free_j(fixed_j, time_w)
             if self._attainment is not None:
                 extra_j = self._steps.timely_j(fixed_j, time_w) - free_j
-            cost_j = self._own_j + free_j + prices.pay_j(fixed_j) + end.cost_j()
-            scale = scale or float(np.mean(np.abs(free_j + self._own_j))) + 1e-12
+            cost_j = work.own_j + free_j + prices.pay_j(fixed_j) + end.cost_j()
+            scale = scale or float(np.mean(np.abs(free_j + work.own_j))) + 1e-12
             value_j, chosen_j = self._bound(cost_j, extra_j)
-            total_j = value_j + end.constant_j() - self._early_j
+            total_j = value_j + end.constant_j()
             if best is None or total_j > best.energy_j:
-                best = Found(fixed, total_j, cost_j, extra_j, end.constant_j() - self._early_j)
+                best = Found(fixed, total_j, cost_j, extra_j, end.constant_j())
             if total_j == inf:
                 break
             progress = round_ / max(1, rounds - 1)

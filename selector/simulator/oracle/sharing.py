@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from selector.simulator.oracle.kinds import FloatArray, IntArray
 from selector.simulator.oracle.windows import Windows
-from selector.simulator.oracle.work import FloatArray, IntArray, Work
+from selector.simulator.oracle.work import Work
 
 _SLICES = (12.0, 60.0)
 """Slices in a typical request's decoding, with many requests and with few."""

@@ -20,7 +20,8 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from selector.simulator.oracle.work import FloatArray, IntArray, Kind, Work
+from selector.simulator.oracle.kinds import FloatArray, IntArray, Kind
+from selector.simulator.oracle.work import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,13 @@ def windows_of(work: Work) -> Windows:
     for number, kind in enumerate(work.kinds):
         mine = np.flatnonzero(work.kind == number)
         worst = _WorstServer(kind)
-        worst.run(work.arrival_s[work.request[mine]], work.steps[mine], work.prefill_s[mine], work.kv_tokens[mine])
+        worst.run(
+            work.arrival_s[work.request[mine]],
+            work.steps[mine],
+            work.prefill_s[mine],
+            work.kv_tokens[mine],
+            work.reserved_tokens[mine],
+        )
         clocks.append(Clock(at_s=np.array(worst.at_s), steps=np.array(worst.made)))
         if len(mine) == 0:
             continue
@@ -77,29 +84,6 @@ def windows_of(work: Work) -> Windows:
     return Windows(latest_end_s=ends, largest_batch=batches, last_step=last_step, clocks=tuple(clocks))
 
 
-def turns_of(work: Work, windows: Windows) -> IntArray:
-    """Per pair, how many servers may take turns on its GPU while the request is there, itself included."""
-    turns = np.array([kind.turns for kind in work.kinds])[work.kind]
-    for number, kind in enumerate(work.kinds):
-        mine = np.flatnonzero(work.kind == number)
-        if kind.turns == 1 or len(mine) == 0:
-            continue
-        # Others that may be on a neighbour meanwhile; on a kind of several backends, on another of its own too.
-        near = np.array([bool(kind.neighbours & set(other.backends)) for other in work.kinds])
-        others = np.flatnonzero(near[work.kind])
-        names = np.unique(work.request[others])
-        ends = np.full(len(work.arrival_s), -np.inf)
-        np.maximum.at(ends, work.request[others], windows.latest_end_s[others])
-        starts_s, ends_s = work.arrival_s[names], np.sort(ends[names])
-        own_s = work.arrival_s[work.request[mine]]
-        present = np.searchsorted(starts_s, windows.latest_end_s[mine], side="right") - np.searchsorted(
-            ends_s, own_s, side="left"
-        )
-        itself = np.isin(work.request[mine], names)
-        turns[mine] = np.minimum(turns[mine], 1 + np.maximum(0, present - itself))
-    return turns
-
-
 class _WorstServer:
     """See the module. Times in s, the clock in steps."""
 
@@ -108,17 +92,29 @@ class _WorstServer:
         self._step_s = kind.most_step_s.tolist()
         self.at_s: list[float] = [0.0]
         self.made: list[float] = [0.0]
+        self._taken: list[float] = []
+        """Per request, its KV cache at the end and what it may generate."""
+        self._running_tokens = 0.0
+        """Of those running."""
         self.present: list[float] = []
         """Requests that are there just after each arrival."""
         self.last_step: npt.NDArray[np.float64] = np.zeros(0)
         self.ends_s: npt.NDArray[np.float64] = np.zeros(0)
 
-    def run(self, arrival_s: FloatArray, steps: FloatArray, prefill_s: FloatArray, kv_tokens: FloatArray) -> None:
+    def run(
+        self,
+        arrival_s: FloatArray,
+        steps: FloatArray,
+        prefill_s: FloatArray,
+        kv_tokens: FloatArray,
+        reserved_tokens: FloatArray,
+    ) -> None:
         """Serves all; arrays in order of arrival."""
         arrivals, needs, prefills, kvs = arrival_s.tolist(), steps.tolist(), prefill_s.tolist(), kv_tokens.tolist()
+        self._taken = (kv_tokens + reserved_tokens).tolist()
         size = len(arrivals)
         self.last_step, self.ends_s = np.full(size, np.inf), np.full(size, np.inf)
-        places, most_kv = self._kind.spec.max_running_requests, float(self._kind.spec.max_kv_tokens)
+        most_kv = float(self._kind.spec.max_kv_tokens)
         per_token_s, step_s = self._kind.most_s_per_token, self._step_s
         now_s = clock = stall_s = held_kv = under_way_s = 0.0
         running: list[tuple[float, int]] = []
@@ -143,14 +139,12 @@ class _WorstServer:
                     under_way_s = max(under_way_s, pace_s)
                 held_kv += kvs[following]
                 if held_kv + 1.0 > most_kv and count > 0:
-                    # From here on requests may wait for, or be thrown out of, the KV cache.
+                    # From here on requests may be thrown out of the KV cache.
                     break
                 stall_s += prefills[following]
                 needs[following] += under_way_s / (step_s[0] + per_token_s * kvs[following])
-                if len(running) < places:
-                    self._join(following, clock, needs, running)
-                else:
-                    waiting.append(following)
+                waiting.append(following)
+                self._take(waiting, clock, needs, running)
                 self.present[following] = count + 1.0
                 following += 1
             else:
@@ -161,8 +155,8 @@ class _WorstServer:
                     number = heappop(running)[1]
                     self.ends_s[number] = now_s
                     held_kv -= kvs[number]
-                    if waiting:
-                        self._join(waiting.popleft(), clock, needs, running)
+                    self._running_tokens -= self._taken[number]
+                self._take(waiting, clock, needs, running)
             self._tell(now_s, clock)
         # The last of several arrivals at one instant counts for all of them.
         for index in range(size - 2, -1, -1):
@@ -170,10 +164,20 @@ class _WorstServer:
                 self.present[index] = max(self.present[index], self.present[index + 1])
 
 
-    def _join(self, number: int, clock: float, needs: list[float], running: list[tuple[float, int]]) -> None:
-        # Its last step ends when all it needs is made; its first ones may be what it waits for.
-        self.last_step[number] = clock + needs[number]
-        heappush(running, (clock + needs[number], number))
+    def _take(
+        self, waiting: deque[int], clock: float, needs: list[float], running: list[tuple[float, int]]
+    ) -> None:
+        """Whoever has a place, and KV cache with all that it and the others may generate, gets it, in order."""
+        spec = self._kind.spec
+        while waiting and len(running) < spec.max_running_requests:
+            number = waiting[0]
+            if running and self._running_tokens + self._taken[number] >= spec.max_kv_tokens:
+                return
+            waiting.popleft()
+            self._running_tokens += self._taken[number]
+            # Its last step ends when all it needs is made; its first ones may be what it waits for.
+            self.last_step[number] = clock + needs[number]
+            heappush(running, (clock + needs[number], number))
 
     def _tell(self, at_s: float, clock: float) -> None:
         self.at_s.append(at_s)
