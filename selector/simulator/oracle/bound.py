@@ -28,6 +28,8 @@ from selector.simulator.oracle.search import Effort, Search
 from selector.simulator.oracle.work import Work, work_of
 from selector.simulator.run import SimulatedRequest
 
+THOROUGH = Effort()
+
 _ROUNDING = 1e-6
 """Share of the bound given away to the rounding of sums."""
 
@@ -40,6 +42,8 @@ class OracleBound:
     """`None` when no request can be served; infinite when no policy reaches the attainment."""
     energy_j: float
     """Of the whole run at least, idle included, at the most tokens that can be delivered."""
+    requests: int
+    """That are completed: all that some backend can serve."""
     accepted_tokens: int
     """At most."""
     attainment: float | None
@@ -54,6 +58,7 @@ def oracle(
     seed: int = 0,
     attainment: float | None = None,
     session_prefixes: bool = False,
+    effort: Effort = THOROUGH,
 ) -> OracleBound:
     """Bounds every run of `Simulation` on the same backends, true acceptance, requests (in order of arrival) and seed.
 
@@ -64,19 +69,23 @@ def oracle(
         raise DomainError(f"attainment is {attainment}; must be between 0 and 1")
     work = work_of(specs, acceptance, requests, seed=seed, session_prefixes=session_prefixes)
     if len(work.arrival_s) == 0:
-        return OracleBound(j_per_accepted_token=None, energy_j=0.0, accepted_tokens=0, attainment=attainment)
-    search = Search(work, attainment)
-    least = search.j_per_token(search.best(Effort()))
-    if len(work.arrival_s) <= MOST_REQUESTS:
-        apart = work_of(
-            specs, acceptance, requests, seed=seed, session_prefixes=session_prefixes, apart=True
+        return OracleBound(
+            j_per_accepted_token=None, energy_j=0.0, requests=0, accepted_tokens=0, attainment=attainment
         )
-        least = max(least, branched_j_per_token(apart, _alike(work, apart), attainment, least))
+    search = Search(work, attainment)
+    least = search.j_per_token(search.best(effort))
+    if len(work.arrival_s) <= MOST_REQUESTS:
+        apart = work_of(specs, acceptance, requests, seed=seed, session_prefixes=session_prefixes, apart=True)
+        least = max(least, branched_j_per_token(apart, _alike(work, apart), attainment, root=least, cases=effort.cases))
     if least != inf:
         least = max(0.0, least - abs(least) * _ROUNDING)
     tokens = int(np.maximum.reduceat(work.tokens, search.starts).sum())
     return OracleBound(
-        j_per_accepted_token=least, energy_j=least * tokens, accepted_tokens=tokens, attainment=attainment
+        j_per_accepted_token=least,
+        energy_j=least * tokens,
+        requests=len(work.arrival_s),
+        accepted_tokens=tokens,
+        attainment=attainment,
     )
 
 
@@ -84,8 +93,5 @@ def _alike(work: Work, apart: Work) -> npt.NDArray[np.int64]:
     """The kind of each backend, or a number of its own when it shares a GPU."""
     kinds = {name: number for number, kind in enumerate(work.kinds) for name in kind.backends}
     return np.array(
-        [
-            kinds[kind.spec.name] if kind.turns == 1 else len(kinds) + number
-            for number, kind in enumerate(apart.kinds)
-        ]
+        [kinds[kind.spec.name] if kind.turns == 1 else len(kinds) + number for number, kind in enumerate(apart.kinds)]
     )

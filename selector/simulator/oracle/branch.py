@@ -19,7 +19,6 @@ from selector.simulator.oracle.work import Work
 MOST_REQUESTS = 12
 """With more, cases tell too little for their number."""
 
-_CASES = 40
 _EFFORT = Effort(scan_rounds=6, rounds=50, rates=(1.0,))
 
 
@@ -31,8 +30,10 @@ class _Case:
     """Kind by request."""
 
 
-def branched_j_per_token(work: Work, alike: npt.NDArray[np.int64], attainment: float | None, root: float) -> float:
-    """The least over the cases; `root` is a bound of all of them.
+def branched_j_per_token(
+    work: Work, alike: npt.NDArray[np.int64], attainment: float | None, *, root: float, cases: int
+) -> float:
+    """The least over about that many cases; `root` is a bound of all of them.
 
     `work` has every backend as a kind of its own, and `alike` gives kinds the same number when they are
     interchangeable.
@@ -42,7 +43,7 @@ def branched_j_per_token(work: Work, alike: npt.NDArray[np.int64], attainment: f
     order = np.argsort(-energy_j).tolist()
     open_cases = [_Case(root, 0, {})]
     made = 0
-    while made < _CASES and len(open_cases[0].fixed) < len(order):
+    while made < cases and len(open_cases[0].fixed) < len(order):
         case = heappop(open_cases)
         request = order[len(case.fixed)]
         for kind in _worth_trying(work, alike, case.fixed, request):

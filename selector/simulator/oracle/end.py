@@ -53,7 +53,8 @@ class End:
     def reset(self) -> None:
         """Most weight on what is latest when each request has its earliest end."""
         least = np.minimum.reduceat(self._end_s, self._starts)
-        chosen = (self._end_s == np.repeat(least, np.diff(np.append(self._starts, len(self._end_s))))).astype(np.float64)
+        sizes = np.diff(np.append(self._starts, len(self._end_s)))
+        chosen = np.where(self._end_s == np.repeat(least, sizes), 1.0, 0.0)
         self._log = np.zeros(len(self._bounds_s(chosen)))
         self._log = _SHARPNESS * (self._bounds_s(chosen) - self._surely_s) / self._span_s
         self._log = np.maximum(self._log - self._log.max(), -_SHARPNESS)

@@ -1,9 +1,9 @@
 """Kinds of backends, and what a decode step or a prefill on one of them costs at least.
 
-Backends that differ in nothing that costs (arm, limits, neighbours on their GPUs, acceptance) are one *kind*. The cost of a
-decode step is enclosed between functions that are affine in the tokens of context C = b · c of the batch:
+Backends that differ in nothing that costs (arm, limits, neighbours on their GPUs, acceptance) are one *kind*. The cost
+of a decode step is enclosed between functions that are affine in the tokens of context C = b · c of the batch:
 
-    net energy   E(b, c) − w T(b, c) ≥ α(b) + γ C          w: idle power of the backend's GPUs
+    net energy   E(b, c) − w T(b, c) ≥ α(b) + β C          w: idle power of the backend's GPUs
     time         θ(b) + φ C ≤ T(b, c) ≤ Θ(b) + Φ C
 
 so that what depends on the context belongs to each request alone, and only α, θ and Θ are shared. Times in s, energies
@@ -42,8 +42,8 @@ class Kind:
     """α(b) at b = 1 … `max_running_requests`, as are the next two."""
     least_step_s: FloatArray
     most_step_s: FloatArray
-    gamma_j: float
-    """γ per token."""
+    beta_j: float
+    """β per token."""
     least_s_per_token: float
     most_s_per_token: float
 
@@ -106,7 +106,9 @@ class Boards:
         return turns_slowdown(turns) / (turns if alike else 1)
 
 
-def kind_of(specs: Sequence[BackendSpec], members: Sequence[int], boards: Boards, contexts: tuple[float, float]) -> Kind:
+def kind_of(
+    specs: Sequence[BackendSpec], members: Sequence[int], boards: Boards, contexts: tuple[float, float]
+) -> Kind:
     """The kind of the backends with those numbers; no request's context is outside `contexts`."""
     first = members[0]
     spec, turns = specs[first], boards.turns(first)
@@ -117,7 +119,7 @@ def kind_of(specs: Sequence[BackendSpec], members: Sequence[int], boards: Boards
     idle_w = boards.of_backend_w(first)
     # At any moment it either has its GPUs for itself or takes turns.
     net_j = np.minimum(j - idle_w * seconds, turns_energy(turns) * j - idle_w * boards.busy_frac(first) * seconds)
-    gamma_j, pace = _slope(net_j, batches, at), _slope(seconds, batches, at)
+    beta_j, pace = _slope(net_j, batches, at), _slope(seconds, batches, at)
     tokens = np.outer(batches, at)
     least_s = np.min(seconds - pace * tokens, axis=1)
     return Kind(
@@ -125,10 +127,10 @@ def kind_of(specs: Sequence[BackendSpec], members: Sequence[int], boards: Boards
         backends=tuple(specs[number].name for number in members),
         neighbours=frozenset[str]().union(*(boards.neighbours(number) for number in members)),
         turns=turns,
-        alpha_j=np.min(net_j - gamma_j * tokens, axis=1),
+        alpha_j=np.min(net_j - beta_j * tokens, axis=1),
         least_step_s=np.minimum.accumulate(least_s[::-1])[::-1],
         most_step_s=np.maximum.accumulate(np.max(seconds - pace * tokens, axis=1)) * turns_slowdown(turns),
-        gamma_j=gamma_j,
+        beta_j=beta_j,
         least_s_per_token=pace,
         most_s_per_token=pace * turns_slowdown(turns),
     )

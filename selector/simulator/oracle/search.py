@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
-import numpy.typing as npt
 
+from selector.simulator.oracle.attained import Attained
 from selector.simulator.oracle.end import End
 from selector.simulator.oracle.kinds import FloatArray
 from selector.simulator.oracle.sharing import Prices, Steps, cells_of
-from selector.simulator.oracle.windows import windows_of
+from selector.simulator.oracle.windows import sure_stalls_s, windows_of
 from selector.simulator.oracle.work import Work
 
 _BISECTIONS = 40
@@ -21,7 +21,7 @@ _OPERATING_BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long to look for prices."""
+    """How long to look for prices. Less of it gives a lower bound, never a wrong one."""
 
     scan_rounds: int = 12
     """For each way to split steps into a fixed part and even shares."""
@@ -29,16 +29,20 @@ class Effort:
     """For the best of them."""
     rates: tuple[float, ...] = (1.0, 0.3)
     """First steps of the ascents: bold ones find more with few requests, gentle ones with many."""
+    cases: int = 40
+    """With few requests, cases to split into (`branch`)."""
 
 
 class Search:
     """The ascent over all prices."""
 
     def __init__(self, work: Work, attainment: float | None) -> None:
-        self.work = work
-        self._attainment = attainment
-        self._windows: Windows = windows_of(work)
-        self._cells: Cells = cells_of(work, self._windows)
+        self._attained = Attained(work, attainment)
+        self._windows = windows_of(work)
+        stalls_s = sure_stalls_s(work, self._windows)
+        budget_s = np.where(work.budget_s < 0.0, work.budget_s, np.maximum(0.0, work.budget_s - stalls_s))
+        self.work = work = replace(work, budget_s=budget_s)
+        self._cells = cells_of(work, self._windows)
         self.starts = work.starts
         self._tokens = np.maximum.reduceat(work.tokens, self.starts)
         self._alike = bool(np.all(np.minimum.reduceat(work.tokens, self.starts) == self._tokens))
@@ -66,7 +70,10 @@ class Search:
         high = 2.0 * low + 1e-9
         for _ in range(_BISECTIONS):
             middle = 0.5 * (low + high)
-            if self._bound(best.cost_free_j - middle * self.work.tokens, best.extra_j)[0] + best.end_j >= 0.0:
+            if (
+                self._attained.least_j(best.cost_free_j - middle * self.work.tokens, best.extra_j)[0] + best.end_j
+                >= 0.0
+            ):
                 low = middle
             else:
                 high = middle
@@ -100,11 +107,11 @@ class Search:
             time_w = end.time_w()
             fixed_j = fixed.j + time_w * fixed.s
             free_j = self._steps.free_j(fixed_j, time_w)
-            if self._attainment is not None:
+            if self._attained.asked:
                 extra_j = self._steps.timely_j(fixed_j, time_w) - free_j
             cost_j = work.own_j + free_j + prices.pay_j(fixed_j) + end.cost_j()
             scale = scale or float(np.mean(np.abs(free_j + work.own_j))) + 1e-12
-            value_j, chosen_j = self._bound(cost_j, extra_j)
+            value_j, chosen_j = self._attained.least_j(cost_j, extra_j)
             total_j = value_j + end.constant_j()
             if best is None or total_j > best.energy_j:
                 best = Found(fixed, total_j, cost_j, extra_j, end.constant_j())
@@ -118,57 +125,13 @@ class Search:
         assert best is not None
         return best
 
-    def _bound(self, cost_j: FloatArray, extra_j: FloatArray) -> tuple[float, FloatArray]:
-        """Σ over requests of the least cost at the best ψ, and each pair's cost at that ψ."""
-        work, share = self.work, self._attainment
-        if share is None:
-            return float(np.minimum.reduceat(cost_j, self.starts).sum()), cost_j
-        judged = np.isfinite(work.budget_s) & (work.budget_s >= 0.0)
-        elsewhere = work.judged_elsewhere
-
-        def at(psi: float) -> tuple[float, float, FloatArray]:
-            missed = np.where(judged, cost_j + psi * share, cost_j)
-            met = np.where(judged, cost_j + extra_j - psi * (1.0 - share), inf)
-            least = np.minimum(missed, met)
-            each = np.minimum.reduceat(least, self.starts)
-            # The slope: what is paid for meeting, of the choice made; ties count for the smaller ψ.
-            first = least == np.repeat(each, np.diff(np.append(self.starts, len(least))))
-            met_first = np.logical_or.reduceat(first & judged & (met <= missed), self.starts)
-            judged_first = np.logical_or.reduceat(first & judged, self.starts)
-            slope = share * float(judged_first.sum() + elsewhere) - float(met_first.sum())
-            return float(each.sum()) + psi * share * elsewhere, slope, least
-
-        low, high = 0.0, 1.0
-        value, slope, least = at(0.0)
-        if slope <= 0.0:
-            return value, least
-        best = (value, least)
-        for _ in range(60):
-            value, slope, least = at(high)
-            if value > best[0]:
-                best = value, least
-            if slope <= 0.0:
-                break
-            low, high = high, 4.0 * high
-        else:
-            return inf, least
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (low + high)
-            value, slope, least = at(middle)
-            if value > best[0]:
-                best = value, least
-            if slope > 0.0:
-                low = middle
-            else:
-                high = middle
-        return best
-
     def _share(self, cost_j: FloatArray, temperature: float) -> FloatArray:
         """Per pair, how much of its request it gets: all to the cheapest, smoothed."""
         sizes = np.diff(np.append(self.starts, len(cost_j)))
         least = np.repeat(np.minimum.reduceat(cost_j, self.starts), sizes)
-        weight: npt.NDArray[np.float64] = np.exp(-(cost_j - least) / temperature)
-        return weight / np.repeat(np.add.reduceat(weight, self.starts), sizes)
+        weight = np.exp(-(cost_j - least) / temperature)
+        found: FloatArray = weight / np.repeat(np.add.reduceat(weight, self.starts), sizes)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

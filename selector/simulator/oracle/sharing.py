@@ -1,7 +1,8 @@
 """The fixed part of a step, shared among the requests that can be there: prices, and the bound that they prove.
 
-Of a step of kind k, K joules are its fixed part and α(b) − K is shared evenly by its b requests. Time is cut into slices.
-In each slice the fixed part is shared out as prices: request i is charged κ per step that it makes on k in slice t, with
+Of a step of kind k, K joules are its fixed part and α(b) − K is shared evenly by its b requests. Time is cut into
+slices. In each slice the fixed part is shared out as prices: request i is charged κ per step that it makes on k in
+slice t, with
 
     κ ≥ 0 and Σ_i κ(i, k, t) ≤ K(k)          over all requests whose window on k touches slice t
 
@@ -62,9 +63,7 @@ def cells_of(work: Work, windows: Windows) -> Cells:
         typical_s = float(np.median(work.decode_s[charged]))
         charged &= np.where(charged, wide, 0.0) <= _WIDEST * (work.decode_s + typical_s)
     empty = np.empty(0, dtype=np.int64)
-    nothing = Cells(
-        pair=empty, cell=empty, steps=np.empty(0), reach=empty, cell_kind=empty, charged=charged
-    )
+    nothing = Cells(pair=empty, cell=empty, steps=np.empty(0), reach=empty, cell_kind=empty, charged=charged)
     if not np.any(charged):
         return nothing
     slice_s = _slice_s(work, wide, charged)
@@ -238,7 +237,8 @@ class Prices:
                 least = np.minimum(least, np.append(least[half:], np.full(min(half, size), np.inf))[:size])
             each[entries] = np.minimum(least[entries], least[entries + cells.reach[entries] - width + 1])
             width *= 2
-        return np.bincount(cells.pair, weights=each * cells.steps, minlength=self._pairs)
+        # Without any entry, bincount counts in integers.
+        return np.bincount(cells.pair, weights=each * cells.steps, minlength=self._pairs).astype(np.float64)
 
     def raise_used(self, share: FloatArray, rate: float, smooth_j: float) -> None:
         """Charges those more who use a cell: `share` is the part of each pair that was chosen.

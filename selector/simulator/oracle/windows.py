@@ -54,6 +54,12 @@ class Clock:
         found = self.at_s[before] + np.clip(part, 0.0, 1.0) * (self.at_s[inside] - self.at_s[before])
         return np.where(after < len(self.steps), found, np.inf)
 
+    def until(self, steps: FloatArray) -> FloatArray:
+        """The last time at which no more than that many steps are made; infinite beyond the last."""
+        after = np.searchsorted(self.steps, steps * (1 + 1e-12), side="right")
+        inside = np.minimum(after, len(self.steps) - 1)
+        return np.where(after < len(self.steps), np.maximum(self.at_s[inside - 1], self.when(steps)), np.inf)
+
 
 def windows_of(work: Work) -> Windows:
     """The windows of every pair."""
@@ -82,6 +88,33 @@ def windows_of(work: Work) -> Windows:
         places = kind.spec.max_running_requests
         batches[mine] = np.where(known, np.minimum(present, places), min(places, len(mine))).astype(np.int64)
     return Windows(latest_end_s=ends, largest_batch=batches, last_step=last_step, clocks=tuple(clocks))
+
+
+def sure_stalls_s(work: Work, windows: Windows) -> FloatArray:
+    """Per pair, prefill that surely stalls the decoding of its request, if it goes there.
+
+    It is that of requests which have no other choice than the same server, and which arrive after the request's
+    latest first token and more than a step before its earliest end, where nobody waits for a place.
+    """
+    found = np.zeros(len(work.request))
+    fixed = np.bincount(work.request)[work.request] == 1
+    for number, kind in enumerate(work.kinds):
+        mine = np.flatnonzero(work.kind == number)
+        there = mine[fixed[mine]]
+        all_tokens = float(np.sum(work.kv_tokens[mine] + work.reserved_tokens[mine]))
+        waits = len(mine) > kind.spec.max_running_requests or all_tokens >= kind.spec.max_kv_tokens
+        if len(kind.backends) > 1 or len(there) == 0 or waits:
+            continue
+        arrival_s = work.arrival_s[work.request[there]]
+        prefill_s = np.append(0.0, np.cumsum(work.first_token_s[there] - arrival_s))
+        first_s = windows.clocks[number].until(windows.last_step[mine] - work.steps[mine])
+        step_s = kind.most_step_s[windows.largest_batch[mine] - 1] + kind.most_s_per_token * float(
+            np.sum(work.kv_tokens[mine])
+        )
+        end_s = work.first_token_s[mine] + work.decode_s[mine] - step_s
+        before, after = np.searchsorted(arrival_s, end_s, side="left"), np.searchsorted(arrival_s, first_s, "right")
+        found[mine] = np.maximum(0.0, prefill_s[before] - prefill_s[np.minimum(after, before)])
+    return found
 
 
 class _WorstServer:
@@ -163,10 +196,7 @@ class _WorstServer:
             if arrivals[index] == arrivals[index + 1]:
                 self.present[index] = max(self.present[index], self.present[index + 1])
 
-
-    def _take(
-        self, waiting: deque[int], clock: float, needs: list[float], running: list[tuple[float, int]]
-    ) -> None:
+    def _take(self, waiting: deque[int], clock: float, needs: list[float], running: list[tuple[float, int]]) -> None:
         """Whoever has a place, and KV cache with all that it and the others may generate, gets it, in order."""
         spec = self._kind.spec
         while waiting and len(running) < spec.max_running_requests:

@@ -50,7 +50,7 @@ class Work:
     reserved_tokens: FloatArray
     """At most what a server keeps free for it when it takes others."""
     own_j: FloatArray
-    """Net energy that is its own: prefill, and γ times the context of its steps."""
+    """Net energy that is its own: prefill, and β times the context of its steps."""
     budget_s: FloatArray
     """What its decoding may take to meet the target; infinite without a target, −1 where no TBT is judged."""
     first_token_s: FloatArray
@@ -108,9 +108,7 @@ def work_of(
     contexts = (float(least_tokens), float(most_tokens))
     kinds = tuple(kind_of(specs, members, boards, contexts) for members in groups)
     kind_number = {member: number for number, members in enumerate(groups) for member in members}
-    bounds = [
-        PrefillBound(boards, members[0], prefills[id(specs[members[0]].cost.prefill)]) for members in groups
-    ]
+    bounds = [PrefillBound(boards, members[0], prefills[id(specs[members[0]].cost.prefill)]) for members in groups]
     cached = _cacheable(requests, session_prefixes=session_prefixes)
     drawn = _Drawn(seed)
     rows: list[tuple[float, ...]] = []
@@ -133,7 +131,7 @@ def work_of(
                     tokens,
                     trace.prompt_tokens + max(1, tokens),
                     may_generate,
-                    net_j + kind.gamma_j * context,
+                    net_j + kind.beta_j * context,
                     _budget_s(request.tbt_target_ms, tokens),
                     trace.arrival_s + least_prefill_s,
                     float(kind.least_step_s[0]) + kind.least_s_per_token * (trace.prompt_tokens + 1),
@@ -156,7 +154,9 @@ def work_of(
             and request.tbt_target_ms is not None
             and request.trace.prompt_tokens + request.trace.output_tokens <= max(longest)
         ),
-        **{name: column.astype(np.int64) if name in ("request", "kind") else column for name, column in columns.items()},
+        request=columns.pop("request").astype(np.int64),
+        kind=columns.pop("kind").astype(np.int64),
+        **columns,
     )
 
 
