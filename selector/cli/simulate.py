@@ -6,13 +6,15 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
 from selector.cli.arguments import target_choice
+from selector.cli.oraclelines import least_bound, print_bounds
 from selector.cli.outputs import new_file, write_output
 from selector.cli.progress import progress
 from selector.cli.simulationtable import print_results
@@ -21,8 +23,11 @@ from selector.errors import TraceError
 from selector.files.digest import sha256_of
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
 from selector.files.policy import load_policy_file
+from selector.simulator.oracle.compared import Compared, compare_with_oracle
 from selector.simulator.page.document import Page
 from selector.simulator.page.provenance import fleet_facts, policy_facts, program_facts
+from selector.simulator.report import PolicyResult, TargetChoice
+from selector.simulator.run import SimulatedRequest
 from selector.simulator.trial import Trial, check_policies, prepare, run_trial
 
 NAME = "simulate"
@@ -77,6 +82,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--decisions", type=Path, metavar="FILE", help="write the decision log of every run there, as `serve` does"
     )
+    parser.add_argument(
+        "--oracle", action="store_true", help="also bound what any policy could reach, knowing the future (slower)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
     parser.set_defaults(run=run)
 
@@ -114,22 +122,41 @@ def run(args: argparse.Namespace) -> int:
                 )
                 advance()
     results = [trial.result for trial in trials]
+    compared = _compare_with_oracle(args, loaded, prepared, results) if args.oracle else []
     if args.html is not None:
         write_output(args.html, _page(args, traces, loaded, trials).html())
     if args.json:
         document = {
             "results": [result.model_dump() for result in results],
-            "oracle_j_per_accepted_token": None,
+            "oracle_j_per_accepted_token": least_bound(compared),
             "trace": traces.document() | {"rate_scale": args.rate_scale},
             "seed": args.seed,
         }
+        if args.oracle:
+            document["oracle"] = [asdict(each) for each in compared]
         print(json.dumps(document))
     else:
         width = None if sys.stdout.isatty() else _PIPE_COLUMNS
-        print_results(results, traces, Console(markup=False, emoji=False, soft_wrap=True, width=width))
+        console = Console(markup=False, emoji=False, soft_wrap=True, width=width)
+        print_results(results, traces, console)
+        print_bounds(compared, console)
         for written in filter(None, (args.html, args.decisions)):
             notes.print(f"wrote {written}")
     return 0
+
+
+def _compare_with_oracle(
+    args: argparse.Namespace,
+    loaded: LoadedFleet,
+    prepared: Mapping[TargetChoice, Sequence[SimulatedRequest]],
+    results: Sequence[PolicyResult],
+) -> list[Compared]:
+    compared = []
+    with progress("bounding", len(results), quiet=args.json) as advance:
+        for target, requests in prepared.items():
+            own = [result for result in results if result.tbt_target_ms == target]
+            compared.extend(compare_with_oracle(loaded, requests, own, seed=args.seed, done=advance))
+    return compared
 
 
 def _page(args: argparse.Namespace, traces: LoadedTraces, loaded: LoadedFleet, trials: Sequence[Trial]) -> Page:
