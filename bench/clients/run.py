@@ -27,6 +27,7 @@ from tools import TOOLS, Failed, Load, MissingTool
 import selector
 
 RESULT = Path(__file__).parents[1] / "results" / "clients.json"
+_IDLE_POLLS, _IDLE_POLL_S = 400, 0.05
 
 
 def outcomes(url: str) -> dict[str, float]:
@@ -39,6 +40,21 @@ def outcomes(url: str) -> dict[str, float]:
                 finish = name.partition('finish="')[2].partition('"')[0]
                 ended[finish] = ended.get(finish, 0.0) + float(value)
     return ended
+
+
+def in_flight(url: str) -> int:
+    """Requests that the router waits for."""
+    with urllib.request.urlopen(f"{url}/v1/loads", timeout=10.0) as answer:
+        return sum(load["num_in_flight_reqs"] for load in json.load(answer)["loads"])
+
+
+async def idle(url: str) -> None:
+    """Returns once no request is in flight: who leaves a stream is noticed a moment later."""
+    for _ in range(_IDLE_POLLS):
+        if in_flight(url) == 0:
+            return
+        await asyncio.sleep(_IDLE_POLL_S)
+    raise Failed("requests are in flight though every client has ended")
 
 
 def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, int]:
@@ -64,6 +80,7 @@ async def measured(options: argparse.Namespace) -> dict[str, Any]:
                             await asyncio.to_thread(TOOLS[name].install)
                         load = Load(requests=options.requests)
                         row = await asyncio.to_thread(TOOLS[name].run, url, "Qwen3-8B", load, work)
+                    await idle(url)
                 except MissingTool as missing:
                     rows[name] = {"skipped": str(missing)}
                     continue
