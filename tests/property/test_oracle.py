@@ -100,7 +100,7 @@ def test_no_policy_beats_it_on_the_shipped_traces(trace: str) -> None:
     specs = specs_of("none", "eagle3-k1", "dspark-8", "dspark-8")
     requests = [
         SimulatedRequest(trace=request, text_type=TEXT[number % 2], slo_class="chat", tbt_target_ms=None)
-        for number, request in enumerate(load_trace(path(trace)).requests[:250])
+        for number, request in enumerate(load_trace(path(trace)).requests[:200])
     ]
     bound = oracle(specs, accepts(specs), requests, seed=1).j_per_accepted_token
     results = {policy: j_per_token(simulate(specs, requests, policy, 1)) for policy in POLICIES}
