@@ -11,9 +11,11 @@ Reading guide
     search.py    the ascent over all prices
     branch.py    with few requests: cases by who goes where
     compared.py  the bound beside the results of policies
+    steady.py    the bound of a steady load, where arrivals depend on the policy
 """
 
 from selector.simulator.oracle.bound import OracleBound, oracle
 from selector.simulator.oracle.search import Effort
+from selector.simulator.oracle.steady import steady_j_per_accepted_token
 
-__all__ = ["Effort", "OracleBound", "oracle"]
+__all__ = ["Effort", "OracleBound", "oracle", "steady_j_per_accepted_token"]
