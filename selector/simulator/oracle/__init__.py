@@ -4,7 +4,7 @@ Reading guide
     bound.py     `oracle`, the bound of a trace
     kinds.py     backends that are alike, and what a step or a prefill on one costs at least
     work.py      what each request asks of each kind
-    windows.py   when its steps can happen at all
+    windows.py   when its steps can happen at all, by worstserver.py at the latest
     sharing.py   prices that share the fixed part of a step among those who can be there
     end.py       prices of the end of the run, to which idle power runs
     attained.py  a reward for requests within their target

@@ -90,7 +90,7 @@ def cells_of(work: Work, windows: Windows) -> Cells:
         mine = np.flatnonzero(work.kind[pair] == kind)
         if len(mine):
             latest_s[mine] = windows.clocks[kind].when(clock[mine])
-    reach = np.floor(latest_s * (1 + 1e-9) / slice_s).astype(np.int64) - slot
+    reach = np.floor((latest_s * (1 + 1e-9) + 1e-6) / slice_s).astype(np.int64) - slot
     reach = np.clip(reach, 0, np.repeat(counts, counts) - 1 - offset)
     slots = int(slot.max()) + 1
     used, cell = np.unique(work.kind[pair] * slots + slot, return_inverse=True)

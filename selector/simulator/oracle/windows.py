@@ -1,27 +1,18 @@
 """When the steps of each request can happen on each kind, whatever the policy does.
 
-Not before: prefill alone, then steps alone. Not after: what a *worst server* of the kind makes of it, which gets
-every request that the kind can serve and treats all of them worse than a real one treats any part of them:
-
-    every arrival stalls the server for the request's prefill, even while it waits for a place
-    when not stalled, all running requests advance together, at the pace of their number and their final contexts
-    a request has to make its own steps and besides wait for one step under way, the longest there can be
-
-Then at every moment each request on a real server has advanced at least as far as on the worst one: the argument is in
-docs/oracle.md. Where the KV cache could run full, nothing is said from then on.
+Not before: prefill alone, then steps alone. Not after: what a server that is worse than any real one makes of it
+(`worstserver`). Where the KV cache could run full, nothing is said from then on.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 import numpy as np
-import numpy.typing as npt
 
-from selector.simulator.oracle.kinds import FloatArray, IntArray, Kind
+from selector.simulator.oracle.kinds import FloatArray, IntArray
 from selector.simulator.oracle.work import Work
+from selector.simulator.oracle.worstserver import WorstServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +60,7 @@ def windows_of(work: Work) -> Windows:
     clocks = []
     for number, kind in enumerate(work.kinds):
         mine = np.flatnonzero(work.kind == number)
-        worst = _WorstServer(kind)
+        worst = WorstServer(kind)
         worst.run(
             work.arrival_s[work.request[mine]],
             work.steps[mine],
@@ -83,7 +74,7 @@ def windows_of(work: Work) -> Windows:
         ends[mine], last_step[mine] = worst.ends_s, worst.last_step
         arrival_s = work.arrival_s[work.request[mine]]
         last = np.searchsorted(arrival_s, ends[mine], side="right") - 1
-        present = _range_max(np.array(worst.present), last)
+        present = _range_max(np.array(worst.present, dtype=np.float64), last)
         known = np.isfinite(ends[mine])
         places = kind.spec.max_running_requests
         batches[mine] = np.where(known, np.minimum(present, places), min(places, len(mine))).astype(np.int64)
@@ -115,103 +106,6 @@ def sure_stalls_s(work: Work, windows: Windows) -> FloatArray:
         before, after = np.searchsorted(arrival_s, end_s, side="left"), np.searchsorted(arrival_s, first_s, "right")
         found[mine] = np.maximum(0.0, prefill_s[before] - prefill_s[np.minimum(after, before)])
     return found
-
-
-class _WorstServer:
-    """See the module. Times in s, the clock in steps."""
-
-    def __init__(self, kind: Kind) -> None:
-        self._kind = kind
-        self._step_s = kind.most_step_s.tolist()
-        self.at_s: list[float] = [0.0]
-        self.made: list[float] = [0.0]
-        self._taken: list[float] = []
-        """Per request, its KV cache at the end and what it may generate."""
-        self._running_tokens = 0.0
-        """Of those running."""
-        self.present: list[float] = []
-        """Requests that are there just after each arrival."""
-        self.last_step: npt.NDArray[np.float64] = np.zeros(0)
-        self.ends_s: npt.NDArray[np.float64] = np.zeros(0)
-
-    def run(
-        self,
-        arrival_s: FloatArray,
-        steps: FloatArray,
-        prefill_s: FloatArray,
-        kv_tokens: FloatArray,
-        reserved_tokens: FloatArray,
-    ) -> None:
-        """Serves all; arrays in order of arrival."""
-        arrivals, needs, prefills, kvs = arrival_s.tolist(), steps.tolist(), prefill_s.tolist(), kv_tokens.tolist()
-        self._taken = (kv_tokens + reserved_tokens).tolist()
-        size = len(arrivals)
-        self.last_step, self.ends_s = np.full(size, np.inf), np.full(size, np.inf)
-        most_kv = float(self._kind.spec.max_kv_tokens)
-        per_token_s, step_s = self._kind.most_s_per_token, self._step_s
-        now_s = clock = stall_s = held_kv = under_way_s = 0.0
-        running: list[tuple[float, int]] = []
-        waiting: deque[int] = deque()
-        following = 0
-        self.present = [0.0] * size
-        while following < size or running:
-            next_s = arrivals[following] if following < size else float("inf")
-            pace_s = step_s[len(running) - 1] + per_token_s * held_kv if running else 0.0
-            event_s = now_s + stall_s + max(0.0, running[0][0] - clock) * pace_s if running else float("inf")
-            if next_s < event_s:
-                worked_s = max(0.0, next_s - now_s - stall_s)
-                stall_s = max(0.0, stall_s - (next_s - now_s))
-                if worked_s > 0.0 and running:
-                    self._tell(next_s - worked_s, clock)
-                    clock += worked_s / pace_s
-                now_s = next_s
-                count = len(running) + len(waiting)
-                if stall_s == 0.0:
-                    under_way_s = 0.0
-                if running:
-                    under_way_s = max(under_way_s, pace_s)
-                held_kv += kvs[following]
-                if held_kv + 1.0 > most_kv and count > 0:
-                    # From here on requests may be thrown out of the KV cache.
-                    break
-                stall_s += prefills[following]
-                needs[following] += under_way_s / (step_s[0] + per_token_s * kvs[following])
-                waiting.append(following)
-                self._take(waiting, clock, needs, running)
-                self.present[following] = count + 1.0
-                following += 1
-            else:
-                self._tell(now_s + stall_s, clock)
-                now_s, stall_s = event_s, 0.0
-                clock = max(clock, running[0][0])
-                while running and running[0][0] <= clock:
-                    number = heappop(running)[1]
-                    self.ends_s[number] = now_s
-                    held_kv -= kvs[number]
-                    self._running_tokens -= self._taken[number]
-                self._take(waiting, clock, needs, running)
-            self._tell(now_s, clock)
-        # The last of several arrivals at one instant counts for all of them.
-        for index in range(size - 2, -1, -1):
-            if arrivals[index] == arrivals[index + 1]:
-                self.present[index] = max(self.present[index], self.present[index + 1])
-
-    def _take(self, waiting: deque[int], clock: float, needs: list[float], running: list[tuple[float, int]]) -> None:
-        """Whoever has a place, and KV cache with all that it and the others may generate, gets it, in order."""
-        spec = self._kind.spec
-        while waiting and len(running) < spec.max_running_requests:
-            number = waiting[0]
-            if running and self._running_tokens + self._taken[number] >= spec.max_kv_tokens:
-                return
-            waiting.popleft()
-            self._running_tokens += self._taken[number]
-            # Its last step ends when all it needs is made; its first ones may be what it waits for.
-            self.last_step[number] = clock + needs[number]
-            heappush(running, (clock + needs[number], number))
-
-    def _tell(self, at_s: float, clock: float) -> None:
-        self.at_s.append(at_s)
-        self.made.append(clock)
 
 
 def _range_max(values: FloatArray, last: IntArray) -> FloatArray:

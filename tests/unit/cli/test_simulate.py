@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,29 @@ def azure(rows: tuple[tuple[float, int, int], ...]) -> str:
     return "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines, ""])
 
 
+LAZY = """\
+from dataclasses import dataclass
+from selector.core.types import Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    pass
+
+
+class Lazy:
+    def decide(self, request, fleet):
+        return Decision(backend=None if request.arrival_s > 0 else "plain", reason="enough")
+
+    def observe(self, outcome):
+        pass
+
+
+def make_policy(params, context):
+    return Lazy()
+"""
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs `drafter-selector simulate` on a trace and a fleet of that text; returns exit code, output and errors."""
@@ -105,6 +129,35 @@ def test_the_document_has_the_agreed_keys(run: Run) -> None:
     assert answer["oracle_j_per_accepted_token"] is None
     (result,) = answer["results"]
     assert set(result) == RESULT_KEYS | MORE_RESULT_KEYS
+
+
+def test_the_oracle_bounds_every_result(run: Run) -> None:
+    answer = document(run, "--policy", "static:none", "--policy", "static:dspark-8", "--oracle")
+    assert [each["policy"] for each in answer["oracle"]] == ["static:none", "static:dspark-8"]
+    for bound, result in zip(answer["oracle"], answer["results"], strict=True):
+        assert bound["tbt_attainment"] == result["tbt_attainment"]
+        assert 0.0 < bound["j_per_accepted_token"] <= result["j_per_accepted_token"]
+        above_frac = result["j_per_accepted_token"] / bound["j_per_accepted_token"] - 1.0
+        assert bound["above_frac"] == pytest.approx(above_frac)
+    bounds = [each["j_per_accepted_token"] for each in answer["oracle"]]
+    assert answer["oracle_j_per_accepted_token"] == min(bounds)
+
+
+def test_the_table_says_what_the_oracle_bounds(run: Run) -> None:
+    code, out, _ = run("--policy", "static:dspark-8", "--oracle")
+    assert code == 0
+    assert "no policy that serves every request takes fewer joules per accepted token" in " ".join(out.split())
+    assert re.search(r"static:dspark-8: \d+\.\d+ J/token at 100.0% attained, the policy is \d+\.\d% above", out)
+
+
+def test_the_oracle_says_nothing_of_a_policy_that_refuses(run: Run, tmp_path: Path) -> None:
+    lazy = tmp_path / "lazy.py"
+    lazy.write_text(LAZY)
+    answer = document(run, "--policy", lazy, "--oracle")
+    assert answer["oracle_j_per_accepted_token"] is None
+    assert answer["oracle"][0]["j_per_accepted_token"] is None
+    _, out, _ = run("--policy", lazy, "--oracle")
+    assert "no bound, for it refused requests" in out
 
 
 def test_the_numbers_are_those_of_a_server_that_serves_one_request_at_a_time(run: Run) -> None:

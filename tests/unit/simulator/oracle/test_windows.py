@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from selector.files.trace import TraceRequest
@@ -70,6 +70,64 @@ def test_every_request_is_done_no_later_and_no_earlier_than_its_window_says(
         assert job.first_token_s >= work.first_token_s[pair] - 1e-9
         assert job.finished_s - job.first_token_s >= work.decode_s[pair] - 1e-9
         assert job.finished_s <= windows.latest_end_s[pair] + 1e-9
+
+
+@given(
+    st.sampled_from([1, 3, 64]),
+    st.sampled_from([12_000, 30_000, 400_000]),
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 0.01, 0.05]), st.sampled_from([5, 300, 900]), st.integers(2, 40), st.booleans()
+        ),
+        min_size=4,
+        max_size=20,
+    ),
+)
+@settings(max_examples=60)
+@example(3, 12_000, [(0.009, 620, 22, True), (0.012, 6, 59, True), (0.008, 290, 49, True), (0.1, 900, 20, False)])
+def test_at_every_step_a_real_server_is_no_later(
+    places: int, kv_tokens: int, rows: list[tuple[float, int, int, bool]]
+) -> None:
+    spec = backend_spec("b", "none", max_running_requests=places, max_kv_tokens=kv_tokens)
+    at_s, requests = 0.0, []
+    for number, (gap_s, prompt, output, _) in enumerate(rows):
+        at_s += gap_s
+        trace = TraceRequest(request_id=f"{number}", arrival_s=at_s, prompt_tokens=prompt, output_tokens=output)
+        requests.append(SimulatedRequest(trace=trace, text_type="code", slo_class="chat", tbt_target_ms=None))
+    work = work_of([spec], accepts([spec]), requests, seed=5, session_prefixes=False)
+    windows = windows_of(work)
+    server = ServerModel(
+        spec.cost, AcceptDraws(5), max_running_requests=places, max_kv_tokens=kv_tokens, max_context_tokens=8_192
+    )
+    pending = [number for number, row in enumerate(rows) if row[3]]
+    jobs: dict[int, Job] = {}
+    seen: set[tuple[int, int]] = set()
+    while pending or server.busy:
+        boundary_s = server.next_boundary_s()
+        arrival_s = requests[pending[0]].trace.arrival_s if pending else inf
+        now_s = min(inf if boundary_s is None else boundary_s, arrival_s)
+        server.advance(now_s)
+        for number, job in jobs.items():
+            # Without a drafter every step gives one token.
+            steps = job.delivered(server.step) - 1
+            if steps > 0 and (number, steps) not in seen and windows.latest_end_s[number] < inf:
+                seen.add((number, steps))
+                on_worst = windows.last_step[number] - work.steps[number] + steps
+                ended_s = server.now_s if job.finished_s is None else job.finished_s
+                assert ended_s <= windows.clocks[0].when(np.array([on_worst]))[0] + 1e-6
+        if now_s == arrival_s:
+            number = pending.pop(0)
+            trace = requests[number].trace
+            jobs[number] = Job(
+                key=number,
+                draw_key=number,
+                prompt_tokens=trace.prompt_tokens,
+                output_tokens=trace.output_tokens,
+                accept_length=1.0,
+                accept_spread=0.0,
+                arrived_s=arrival_s,
+            )
+            server.enqueue(jobs[number], arrival_s)
 
 
 def test_a_request_alone_has_hardly_any_choice() -> None:
