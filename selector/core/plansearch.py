@@ -12,8 +12,9 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Se
 from itertools import permutations
 from typing import Generic, Protocol, TypeVar
 
-_CLEARLY = 1.0 - 1e-9
-"""A score counts as better below this share of another: rounding alone must not keep the search going."""
+_CLEARLY_FRAC = 1e-9
+"""A score counts as better if it is below another by more than this share of it: rounding alone must not keep the search
+going."""
 
 
 class Scored(Protocol):
@@ -21,7 +22,7 @@ class Scored(Protocol):
 
     @property
     def score(self) -> float:
-        """At least 0."""
+        """Below 0 too, where costs are odd enough for a step to take less than idling."""
         ...
 
 
@@ -76,7 +77,7 @@ class PlanSearch(Generic[Key, Plan]):
     def _better(self, one: Mapping[Key, str], other: Mapping[Key, str]) -> Generator[None, None, bool]:
         first = yield from self.plan(one)
         second = yield from self.plan(other)
-        return first.score < second.score * _CLEARLY
+        return first.score < second.score - _CLEARLY_FRAC * abs(second.score)
 
     def _descended(self, arm_of: Mapping[Key, str]) -> Generator[None, None, Mapping[Key, str]]:
         """The assignment after moving single demands for as long as that makes it better."""

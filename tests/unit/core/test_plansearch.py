@@ -70,6 +70,12 @@ def test_equal_scores_and_rounding_end_the_search() -> None:
     assert searched(lambda arm_of: 0.0, "abc")[0] == 0.0
 
 
+@pytest.mark.timeout(20)
+def test_scores_below_nothing_end_the_search_too() -> None:
+    assert searched(lambda arm_of: -1.0, "abc")[0] == -1.0
+    assert searched(lambda arm_of: apart_from("cab")(arm_of) - 9.0, "aaa")[0] == -8.0
+
+
 @given(st.lists(st.floats(0.0, 10.0), min_size=27, max_size=27), st.integers(0, 26))
 def test_no_single_and_no_pool_move_is_left_that_pays(scores: list[float], start: int) -> None:
     choices = ["".join(choice) for choice in product(ARMS, repeat=3)]
