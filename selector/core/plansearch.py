@@ -13,7 +13,7 @@ from itertools import permutations
 from typing import Generic, Protocol, TypeVar
 
 _CLEARLY_FRAC = 1e-9
-"""A score counts as better if it is below another by more than this share of it: rounding alone must not keep the search
+"""A score counts as better if it is below another by more than this share of it: rounding alone must not keep a search
 going."""
 
 
