@@ -36,7 +36,6 @@ Every combination of fleet, load, text, target and policy is a cell, in that ord
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +45,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from selector.core.types import TEXT_TYPES
 from selector.errors import InputError
-from selector.files.validation import FileModel, read_text, validated
+from selector.files.validation import FileModel, read_toml, validated
 
 DIRECT = "direct"
 """Stands for no router at all: requests go straight to the fleet's only backend."""
@@ -131,11 +130,7 @@ class LiveCell:
 
 def load_plan(path: Path) -> LivePlan:
     """Reads and validates a plan. Raises `InputError`."""
-    try:
-        data = tomllib.loads(read_text(path, "live plan", InputError))
-    except tomllib.TOMLDecodeError as bad:
-        raise InputError(str(path), f"is not TOML ({bad})", "correct that line") from None
-    return validated(LivePlan, data, str(path), InputError)
+    return validated(LivePlan, read_toml(path, "live plan", InputError), str(path), InputError)
 
 
 def cells(plan: LivePlan) -> Iterator[LiveCell]:

@@ -35,7 +35,6 @@ Unknown keys are refused: a misspelt limit must not silently be no limit.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,7 +46,7 @@ from selector.core.correction import live
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.errors import FleetError, ProfileError
 from selector.files.profile import Profile, acceptance_model, load_profile
-from selector.files.validation import FileModel, read_text, validated
+from selector.files.validation import FileModel, read_text, toml_table, validated
 
 
 def _http_url(value: str) -> str:
@@ -223,15 +222,7 @@ def load_fleet(path: Path) -> Fleet:
 
 def parse_fleet(text: str, where: str) -> Fleet:
     """A fleet from TOML text; `where` names it in errors. Raises `FleetError`."""
-    return validated(Fleet, fleet_table(text, where), where, FleetError)
-
-
-def fleet_table(text: str, where: str) -> dict[str, object]:
-    """The TOML text as a table, not yet validated. Raises `FleetError`."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as bad:
-        raise FleetError(where, f"is not TOML ({bad})", "correct that line") from None
+    return validated(Fleet, toml_table(text, where, FleetError), where, FleetError)
 
 
 def backend_spec(fleet: Fleet, index: int, where: str, profiles: dict[str, Profile]) -> BackendSpec:

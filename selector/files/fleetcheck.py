@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 from selector.core.types import TEXT_TYPES, Capability
 from selector.errors import FleetError, InputError, PolicyError
-from selector.files.fleet import Fleet, LoadedFleet, backend_spec, fleet_table
+from selector.files.fleet import Fleet, LoadedFleet, backend_spec
 from selector.files.policy import LoadedPolicy, load_policy_file
 from selector.files.profile import Profile
-from selector.files.validation import findings, read_text
+from selector.files.validation import findings, read_toml
 
 TYPICAL_CONTEXT_TOKENS = 1_024
 """Context per request at which targets are judged."""
@@ -60,7 +60,7 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examination:
     """Reads a fleet file and all that it names, and reports on it. Raises nothing for a bad file."""
     where = str(path)
     try:
-        table = fleet_table(read_text(path, "fleet file", FleetError), where)
+        table = read_toml(path, "fleet file", FleetError)
     except FleetError as bad:
         return Examination(findings=(Finding.of(bad),))
     schema = findings(Fleet, table, where, FleetError)

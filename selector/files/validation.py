@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -83,6 +84,19 @@ def read_text(path: Path, what: str, error: Callable[[str, str, str], InputError
         raise error(str(path), f"is not UTF-8 text (byte {bad.start})", f"save the {what} as UTF-8") from None
     except OSError as failed:
         raise error(str(path), f"cannot be read ({failed.strerror})", "check its permissions") from None
+
+
+def read_toml(path: Path, what: str, error: Callable[[str, str, str], InputError]) -> dict[str, object]:
+    """A TOML file's table, not yet validated, or `error` in words."""
+    return toml_table(read_text(path, what, error), str(path), error)
+
+
+def toml_table(text: str, where: str, error: Callable[[str, str, str], InputError]) -> dict[str, object]:
+    """TOML text as a table, not yet validated; `error(where, problem, remedy)` if it is none."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as bad:
+        raise error(where, f"is not TOML ({bad})", "correct that line") from None
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:

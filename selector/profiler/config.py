@@ -62,7 +62,6 @@ The fields below say what each key means and which values it takes.
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -71,7 +70,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from selector.core.types import TEXT_TYPES
 from selector.errors import InputError
 from selector.files.profile import NO_DRAFTER
-from selector.files.validation import FileModel, read_text, validated
+from selector.files.validation import FileModel, read_toml, validated
 
 Method = Literal["difference", "steady"]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -274,9 +273,4 @@ class SweepConfig(FileModel):
 
 def load_config(path: Path) -> SweepConfig:
     """Reads and validates a sweep file. Raises `InputError`."""
-    text = read_text(path, "sweep file", InputError)
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as bad:
-        raise InputError(str(path), f"is not TOML ({bad})", "correct that line") from None
-    return validated(SweepConfig, data, str(path), InputError)
+    return validated(SweepConfig, read_toml(path, "sweep file", InputError), str(path), InputError)

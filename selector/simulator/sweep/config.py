@@ -24,14 +24,13 @@ Only traces, fleets and policies must be given. A trace that says its text types
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from selector.errors import UsageError
-from selector.files.validation import FileModel, read_text, validated
+from selector.files.validation import FileModel, read_toml, validated
 
 OWN_MIX = "own"
 
@@ -127,9 +126,4 @@ class SweepConfig(FileModel):
 
 def load_sweep_config(path: Path) -> SweepConfig:
     """Reads a sweep file. Raises `UsageError`."""
-    text = read_text(path, "sweep file", UsageError)
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as bad:
-        raise UsageError(str(path), f"is not TOML ({bad})", "correct that line") from None
-    return validated(SweepConfig, table, str(path), UsageError)
+    return validated(SweepConfig, read_toml(path, "sweep file", UsageError), str(path), UsageError)
