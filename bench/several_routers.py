@@ -36,13 +36,13 @@ import selector
 from selector.cli.demo import bind, trace_slice
 from selector.files import fleet as fleet_files
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
-from selector.loadgen.live import LiveResult, read_energy, running_process, summarise
+from selector.loadgen.live import LiveResult, free_ports, read_energy, running_process, summarise
 from selector.loadgen.replay import LagWatch, Replay
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "bench" / "clients")]
 from deploy_check import MissingTool, nginx_main, tool  # noqa: E402 - a script beside the package, found by its folder
-from served import fleet_file, free_ports  # noqa: E402 - likewise
+from served import fleet_file  # noqa: E402 - likewise
 
 RESULT = ROOT / "bench" / "results" / "several_routers.json"
 ARMS = ("none", "eagle3-k3", "dspark-8", "dflash-16")

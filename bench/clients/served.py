@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from selector.loadgen.live import running_process
+from selector.loadgen.live import free_ports, running_process
 
 PROFILE = "h200__qwen3-8b-sweep"
 ARMS = ("none", "dspark-8")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in listeners]
 
 
 def fleet_file(folder: Path, *, arms: tuple[str, ...] = ARMS, tbt_target_ms: float = 25.0, more: str = "") -> Path:

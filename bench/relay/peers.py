@@ -6,14 +6,14 @@ Peers live in environments of their own under one cache folder; nothing is insta
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+
+from selector.loadgen.live import free_ports
 
 ROOT = Path(__file__).parents[2]
 MODEL = "Qwen3-8B"
@@ -166,15 +166,6 @@ def litellm(port: int, upstreams: Sequence[str], work: Path, cache: Path) -> Pro
 
 
 PEERS = {"nginx": nginx, "sglang-router": sglang_router, "smg": smg, "litellm": litellm}
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in listeners]
 
 
 def _rust_options(port: int, upstreams: Sequence[str]) -> list[str]:

@@ -35,7 +35,9 @@ from statistics import quantiles
 from typing import Any
 
 from load import Load
-from peers import ARMS, PEERS, MissingPeer, Proxy, free_ports, ours
+from peers import ARMS, PEERS, MissingPeer, Proxy, ours
+
+from selector.loadgen.live import free_ports
 
 HERE = Path(__file__).parent
 RESULT = HERE.parent / "results" / "relay.json"

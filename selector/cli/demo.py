@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import socket
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from selector.core.texttype import classify, extract
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
 from selector.files.textmodel import shipped_text_model
 from selector.files.trace import Trace, TraceRequest, load_trace
-from selector.loadgen.live import LiveResult, run_policy, running_process
+from selector.loadgen.live import LiveResult, free_ports, run_policy, running_process
 from selector.loadgen.prompts import PromptSource
 from selector.loadgen.replay import Answer, TimedRequest
 from selector.simulator.engine import SimulatedRequest
@@ -269,19 +268,13 @@ async def _emulator_lag_ms(loaded: LoadedFleet) -> float:
 
 def _fleet_toml(profile: str) -> str:
     lines = ['version = 1\ntarget = "Qwen3-8B"\n']
-    for index, arm in enumerate(_ARMS):
+    for index, (arm, port) in enumerate(zip(_ARMS, free_ports(len(_ARMS)), strict=True)):
         lines.append(
-            f'[[backends]]\nname = "{arm}-0"\nurl = "http://127.0.0.1:{_free_port()}"\narm = "{arm}"\n'
+            f'[[backends]]\nname = "{arm}-0"\nurl = "http://127.0.0.1:{port}"\narm = "{arm}"\n'
             f'gpus = ["emulated:{index}"]\nprofile = "{profile}"\n'
         )
     lines.append(f'[slo]\ndefault_class = "chat"\n[slo.classes.chat]\ntbt_target_ms = {_TARGET_MS}\n')
     return "\n".join(lines)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _policies_table(live: Sequence[LiveResult]) -> Table:

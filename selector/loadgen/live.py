@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,15 @@ class LiveResult:
     duration_s: float
     client_lag_p99_ms: float
     """Real event-loop lag of the load generator: what it adds to the times it measures."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody listens on now, no two the same."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in listeners]
 
 
 @asynccontextmanager

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from selector.loadgen.live import free_ports
 
 LIVE = Path(__file__).parents[3] / "bench" / "live"
 
@@ -71,15 +72,9 @@ def rows(tmp_path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def plan(tmp_path: Path) -> Path:
-    (tmp_path / "fleet.toml").write_text(FLEET.format(port=free_port()))
+    (tmp_path / "fleet.toml").write_text(FLEET.format(port=free_ports(1)[0]))
     (tmp_path / "plan.toml").write_text(PLAN.format(policies='["direct", "min_energy"]'))
     return tmp_path
 
