@@ -20,7 +20,8 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from decision_cost import cpu_model, make_fleet, make_request, outcome_of
+from _timing import cpu_model, make_fleet
+from decision_cost import make_request, outcome_of
 
 from selector import __version__
 from selector.core.types import NO_CORRECTION, Candidate, Decision

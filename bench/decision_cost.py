@@ -16,16 +16,16 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from random import Random
+
+from _timing import cpu_model, make_fleet
 
 from selector import __version__
 from selector.core.controller import Controller
 from selector.core.policy import Policy
 from selector.core.types import TEXT_TYPES, Decision, Finish, FleetView, Outcome, RequestView
-from selector.files.fleet import Backend, Fleet, LoadedFleet
+from selector.files.fleet import LoadedFleet
 from selector.files.policy import load_policy_file
-from selector.files.profile import load_profile
 from selector.files.shipped import policy_names
 
 ARGUMENTS = {"pack": "pack:none"}
@@ -54,24 +54,6 @@ class Timed:
     def observe(self, outcome: Outcome) -> None:
         """Passes it on."""
         self.policy.observe(outcome)
-
-
-def make_fleet(profile_name: str, backends: int) -> LoadedFleet:
-    """A fleet of that many backends, each with a GPU of its own, cycling through the profile's arms."""
-    profile = load_profile(profile_name)
-    arms = tuple(profile.arms)
-    return LoadedFleet(
-        Fleet(
-            version=1,
-            target=profile.target.name,
-            backends=tuple(
-                Backend(name=f"b{i}", arm=arms[i % len(arms)], gpus=(f"gpu{i}",), profile=profile_name)
-                for i in range(backends)
-            ),
-        ),
-        "decision_cost",
-        {profile_name: profile},
-    )
 
 
 def make_request(number: int, draw: Random, now_s: float) -> RequestView:
@@ -139,15 +121,6 @@ def measure(policy: str, fleet: LoadedFleet, decisions: int) -> dict[str, object
         "p50_us": round(taken_us[len(taken_us) // 2], 1),
         "p99_us": round(taken_us[int(0.99 * len(taken_us))], 1),
     }
-
-
-def cpu_model() -> str:
-    """The processor's name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def main() -> None:

@@ -22,10 +22,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from _timing import cpu_model, make_fleet
+
 from selector import __version__
-from selector.files.fleet import Backend, Fleet, LoadedFleet
+from selector.files.fleet import LoadedFleet
 from selector.files.policy import load_policy_file
-from selector.files.profile import load_profile
 from selector.files.trace import load_trace, with_text_types
 from selector.simulator import decoding
 from selector.simulator.engine import SimulatedRequest, Simulation
@@ -34,24 +35,6 @@ from selector.simulator.trial import prepare, true_acceptance
 TBT_TARGET_MS = 25.0
 BUSY_BACKENDS = 8
 """So many backends take the trace at its own speed."""
-
-
-def make_fleet(profile_name: str, backends: int) -> LoadedFleet:
-    """That many backends, each with a GPU of its own, cycling through the profile's arms."""
-    profile = load_profile(profile_name)
-    arms = tuple(profile.arms)
-    return LoadedFleet(
-        Fleet(
-            version=1,
-            target=profile.target.name,
-            backends=tuple(
-                Backend(name=f"b{i}", arm=arms[i % len(arms)], gpus=(f"gpu{i}",), profile=profile_name)
-                for i in range(backends)
-            ),
-        ),
-        "simulation_speed",
-        {profile_name: profile},
-    )
 
 
 def cpu_s(loaded: LoadedFleet, requests: Sequence[SimulatedRequest], policy: str) -> float:
@@ -83,15 +66,6 @@ def measure(
         "requests_per_cpu_s": round(len(requests) / spent_s),
         "us_per_request": round(1e6 * spent_s / len(requests), 1),
     }
-
-
-def cpu_model() -> str:
-    """The processor's name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def main() -> None:
