@@ -144,7 +144,7 @@ class Planner:
             starts.append({demand.key: current.arms_of[demand.key][0] for demand in demands})
             kept = yield from search.plan(starts[-1])
         best = yield from search.best(starts)
-        if kept is not None and kept.score <= best.score * (1.0 + keep_within_frac):
+        if kept is not None and kept.score <= best.score + keep_within_frac * abs(best.score):
             return kept
         return best
 

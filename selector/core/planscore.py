@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from selector.core.acceptance import AcceptanceModel
+from selector.core.plansearch import clearly_less
 from selector.core.policy import BackendSpec
 from selector.core.poolload import Demand, DemandKey, PoolCurve, PoolLoad
 
@@ -31,6 +32,8 @@ _VIOLATION_J_PER_TOKEN = 1e1
 _FEW_REQUESTS = 4.0
 """What overflows by chance alone comes to about so many requests at a time."""
 _BISECTIONS = 14
+_CLEARLY_FRAC = 1e-6
+"""By what share of the joules another number of backends must save to be taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +316,7 @@ class PlanScore:
                         continue
                     tried = [*backends[:index], count, *backends[index + 1 :]]
                     found = self._joules(held, tried, population)
-                    if found is not None and found[0] < best[0] * (1.0 - 1e-6):
+                    if found is not None and clearly_less(found[0], best[0], _CLEARLY_FRAC):
                         best, backends, improved = found, tried, True
                         break
         return best[0], best[1], backends

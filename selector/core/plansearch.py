@@ -13,8 +13,7 @@ from itertools import permutations
 from typing import Generic, Protocol, TypeVar
 
 _CLEARLY_FRAC = 1e-9
-"""A score counts as better if it is below another by more than this share of it: rounding alone must not keep a search
-going."""
+"""By what share one score must be below another to count as better."""
 
 
 class Scored(Protocol):
@@ -29,6 +28,14 @@ class Scored(Protocol):
 Key = TypeVar("Key", bound=Hashable)
 Plan = TypeVar("Plan", bound=Scored)
 Result = TypeVar("Result")
+
+
+def clearly_less(one: float, other: float, frac: float) -> bool:
+    """Whether `one` is below `other` by more than that share of it: rounding alone must not keep a search going.
+
+    Holds for numbers below 0 too, where `one < other * (1 - frac)` would be true of equal ones.
+    """
+    return one < other - frac * abs(other)
 
 
 def finished(search: Generator[None, None, Result]) -> Result:
@@ -77,7 +84,7 @@ class PlanSearch(Generic[Key, Plan]):
     def _better(self, one: Mapping[Key, str], other: Mapping[Key, str]) -> Generator[None, None, bool]:
         first = yield from self.plan(one)
         second = yield from self.plan(other)
-        return first.score < second.score - _CLEARLY_FRAC * abs(second.score)
+        return clearly_less(first.score, second.score, _CLEARLY_FRAC)
 
     def _descended(self, arm_of: Mapping[Key, str]) -> Generator[None, None, Mapping[Key, str]]:
         """The assignment after moving single demands for as long as that makes it better."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selector.core.plansearch import PlanSearch, finished
+from selector.core.plansearch import PlanSearch, clearly_less, finished
 
 ARMS = ("a", "b", "c")
 
@@ -74,6 +74,14 @@ def test_equal_scores_and_rounding_end_the_search() -> None:
 def test_scores_below_nothing_end_the_search_too() -> None:
     assert searched(lambda arm_of: -1.0, "abc")[0] == -1.0
     assert searched(lambda arm_of: apart_from("cab")(arm_of) - 9.0, "aaa")[0] == -8.0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "less"),
+    [(0.9, 1.0, True), (0.999, 1.0, False), (-1.0, -1.0, False), (-1.001, -1.0, False), (-1.1, -1.0, True)],
+)
+def test_clearly_less_is_by_a_share_of_the_size(one: float, other: float, less: bool) -> None:
+    assert clearly_less(one, other, 0.01) == less
 
 
 @given(st.lists(st.floats(0.0, 10.0), min_size=27, max_size=27), st.integers(0, 26))
