@@ -4,9 +4,9 @@ With a0_x the profile's accept length of type x and R_x, Var R_x what its own re
 of accepted drafts over the profile's, λ_x = ln[(R_x − 1) / (a0_x − 1)], is taken to vary between arms and, within an
 arm, between types (normal-normal model; Efron and Morris, Data analysis using Stein's estimator, JASA 70, 1975):
 
-    λ = Σ_x λ_x w_x / (1 / T² + Σ_x w_x),   w_x = 1 / (Var λ_x + τ²)            the arm's overall ratio is e^λ m_x = 1 +
-    (a0_x − 1) e^λ                                                    what a type without requests is taken to be a_x =
-    (m_x / V + R_x / Var R_x) / (1 / V + 1 / Var R_x),   V = τ² (m_x − 1)²
+    λ = Σ_x λ_x w_x / (1 / T² + Σ_x w_x),  w_x = 1 / (Var λ_x + τ²)                  e^λ is the arm's overall ratio
+    m_x = 1 + (a0_x − 1) e^λ                                        what a type without requests is taken to be
+    a_x = (m_x / V + R_x / Var R_x) / (1 / V + 1 / Var R_x),  V = τ² (m_x − 1)²               what is believed of x
 
 Thin data therefore falls back on the arm's ratio, and that on the profile. T and τ are near what published measurements
 of one target and one algorithm by two sources differ by: 0.27 in common and 0.20 for one text type (36 pairs).
