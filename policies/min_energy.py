@@ -27,7 +27,7 @@ from selector.core.planner import Demand, DemandKey, Plan, Planner
 from selector.core.policy import PolicyContext
 from selector.core.prediction import Prediction
 from selector.core.probing import Prober
-from selector.core.sessions import Sessions
+from selector.core.sessions import Prefix, Sessions
 from selector.core.types import Decision, FleetView, Outcome, RequestView
 from selector.errors import PolicyError
 
@@ -111,6 +111,7 @@ class MinEnergy:
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Follows the plan, which is renewed first where it knows nothing of the request or the fleet."""
         now_s = self._now_s = fleet.now_s
+        prefix = self._sessions.prefix(request, now_s)
         key = self._estimate.arrived(request, now_s)
         plan = self._current_plan(fleet, key)
         look = self._forecast.look(request, fleet)
@@ -122,11 +123,10 @@ class MinEnergy:
             planned = next(iter(plan.arms_of.get(key, ())), None)
             best, reason = self._forecast.least_violation(request, predictions, planned=planned)
         else:
-            best, reason = self._where_its_prefix_is(look, now_s, *found)
+            best, reason = self._where_its_prefix_is(look, prefix, *found)
         probe = self._prober.instead(request, look, best, now_s)
         if probe is not None:
             best, reason = probe, f"probe of an arm left: {probe.acceptance_samples:.0f} samples so far"
-        prefix = self._sessions.prefix(request, now_s)
         cached = min(prefix.tokens, request.prompt_tokens - 1) if prefix and prefix.backend == best.backend else 0.0
         self._sessions.sent(request, best.backend, now_s)
         told = self._told(look, plan.arms_of.get(key, ()))
@@ -156,9 +156,10 @@ class MinEnergy:
         best = min(feasible, key=lambda found: found.marginal_j_per_accepted_token)
         return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
 
-    def _where_its_prefix_is(self, look: Look, now_s: float, best: Prediction, reason: str) -> tuple[Prediction, str]:
+    def _where_its_prefix_is(
+        self, look: Look, prefix: Prefix | None, best: Prediction, reason: str
+    ) -> tuple[Prediction, str]:
         """The backend that served the session last, if the prefill saved is worth what it costs to decode there."""
-        prefix = self._sessions.prefix(look.request, now_s)
         if prefix is None or prefix.backend == best.backend:
             return best, reason
         index = self._index[prefix.backend]
