@@ -7,7 +7,7 @@ the second time, and its accept length says nothing any more. The repeats of a t
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,3 @@ def _prompt(line: str, number: int, where: str) -> tuple[str, Prompt]:
         raise InputError(place, "has neither a prompt nor messages", "correct or remove that line")
     fields = {"messages": messages, **{name: record[name] for name in _FIELDS if record.get(name)}}
     return record["text_type"], Prompt(id=str(record.get("id", number)), fields=fields)
-
-
-def missing_types(by_type: Mapping[str, Sequence[Prompt]], wanted: Iterable[str]) -> list[str]:
-    """Text types of `wanted` without any prompt."""
-    return [text_type for text_type in wanted if not by_type.get(text_type)]
