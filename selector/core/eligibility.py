@@ -13,7 +13,12 @@ def can_ever_serve(request: RequestView, spec: BackendSpec) -> bool:
 
 def within_context(request: RequestView, max_context_tokens: int) -> bool:
     """Prompt and the answer the client may ask for (1 token if it set no bound) fit the context."""
-    return request.prompt_tokens + (request.max_output_tokens or 1) <= max_context_tokens
+    return context_tokens(request) <= max_context_tokens
+
+
+def context_tokens(request: RequestView) -> int:
+    """Context that a backend must have for the request: prompt, and the answer it may ask for or 1 token."""
+    return request.prompt_tokens + (request.max_output_tokens or 1)
 
 
 def eligible(request: RequestView, fleet: FleetView, context: PolicyContext) -> list[tuple[BackendView, BackendSpec]]:
@@ -22,7 +27,7 @@ def eligible(request: RequestView, fleet: FleetView, context: PolicyContext) -> 
     The fleet view has its backends in the order of `context.backends`: both come from the same fleet file.
     """
     # Asked for every backend at every decision: `can_ever_serve`, in place.
-    tokens, needs = request.prompt_tokens + (request.max_output_tokens or 1), request.needs
+    tokens, needs = context_tokens(request), request.needs
     return [
         pair
         for pair in zip(fleet.backends, context.backends, strict=True)

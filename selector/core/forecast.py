@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from selector.core.eligibility import context_tokens
 from selector.core.leastloaded import requests_in_words
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.core.prediction import (
@@ -71,7 +72,7 @@ class Look:
         self._made: dict[int, Prediction | None] = {}
         work = forecast.prefill_work
         self._bursts = Bursts(work.dispersion_s, work.excess_s)
-        self._context_tokens = request.prompt_tokens + (request.max_output_tokens or 1)
+        self._context_tokens = context_tokens(request)
         self.fleet = fleet
         self.request = request
         self.lengths = forecast.lengths(request)
