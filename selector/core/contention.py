@@ -10,8 +10,24 @@ That the overhead of more than two is that of two is an assumption; three busy a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from selector.core.policy import BackendSpec
+
 _SWITCHING_TIME_FRAC = 0.09
 _SWITCHING_ENERGY_FRAC = 0.036
+
+
+def neighbours(backends: Sequence[BackendSpec]) -> list[tuple[int, ...]]:
+    """For each backend, the places in the fleet of those that share a GPU with it."""
+    on_gpu: dict[str, list[int]] = {}
+    for index, spec in enumerate(backends):
+        for gpu in spec.gpus:
+            on_gpu.setdefault(gpu, []).append(index)
+    return [
+        tuple(sorted({other for gpu in spec.gpus for other in on_gpu[gpu]} - {index}))
+        for index, spec in enumerate(backends)
+    ]
 
 
 def turns_slowdown(busy_servers: int) -> float:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
+from selector.core.contention import neighbours
 from selector.core.policy import BackendSpec
 from selector.core.types import RequestView
 
@@ -104,13 +105,11 @@ class FleetWork:
 
     def __init__(self, backends: Iterable[BackendSpec]) -> None:
         """With the costs of the profile."""
-        self._lanes = {spec.name: _Lane(spec) for spec in backends}
-        for lane in self._lanes.values():
-            lane.neighbours = tuple(
-                other
-                for other in self._lanes.values()
-                if other is not lane and set(other.spec.gpus) & set(lane.spec.gpus)
-            )
+        specs = list(backends)
+        lanes = [_Lane(spec) for spec in specs]
+        for lane, others in zip(lanes, neighbours(specs), strict=True):
+            lane.neighbours = tuple([lanes[other] for other in others])
+        self._lanes = {lane.spec.name: lane for lane in lanes}
 
     def started(self, backend: str, request: RequestView, now_s: float) -> float:
         """A request was sent to a backend; returns the joules of its prefill."""

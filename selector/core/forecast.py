@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from selector.core.contention import neighbours
 from selector.core.eligibility import context_tokens
 from selector.core.leastloaded import requests_in_words
-from selector.core.policy import BackendSpec, PolicyContext
+from selector.core.policy import PolicyContext
 from selector.core.prediction import (
     AcceptLengths,
     Bursts,
@@ -217,18 +218,6 @@ class Forecast:
         return Decision(
             backend=best.backend, reason=reason, candidates=tuple([found.candidate() for found in predictions])
         )
-
-
-def neighbours(backends: Sequence[BackendSpec]) -> list[tuple[int, ...]]:
-    """For each backend, the places in the fleet of those that share a GPU with it."""
-    on_gpu: dict[str, list[int]] = {}
-    for index, spec in enumerate(backends):
-        for gpu in spec.gpus:
-            on_gpu.setdefault(gpu, []).append(index)
-    return [
-        tuple(sorted({other for gpu in spec.gpus for other in on_gpu[gpu]} - {index}))
-        for index, spec in enumerate(backends)
-    ]
 
 
 def least_violation(

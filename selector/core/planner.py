@@ -28,6 +28,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
 from selector.core.acceptance import AcceptanceModel
+from selector.core.contention import neighbours
 from selector.core.demandmerge import FEW_DEMANDS, DemandMerge
 from selector.core.planscore import Plan, PlanScore, Pool
 from selector.core.plansearch import PlanSearch, finished
@@ -158,18 +159,15 @@ class Planner:
 
 def _pools(backends: Sequence[BackendSpec]) -> dict[str, Pool]:
     """Backends by arm, each with the arms that it shares GPUs with."""
-    on_gpu: dict[str, set[str]] = {}
-    for spec in backends:
-        for gpu in spec.gpus:
-            on_gpu.setdefault(gpu, set()).add(spec.arm)
     by_arm: dict[str, list[BackendSpec]] = {}
-    for spec in backends:
+    sharing: dict[str, set[str]] = {}
+    for spec, others in zip(backends, neighbours(backends), strict=True):
         by_arm.setdefault(spec.arm, []).append(spec)
+        sharing.setdefault(spec.arm, set()).update(backends[other].arm for other in others)
     pools = {}
     for arm, specs in by_arm.items():
-        sharing = {other for spec in specs for gpu in spec.gpus for other in on_gpu[gpu]} - {arm}
         smallest = min(specs, key=lambda spec: spec.max_running_requests)
-        pools[arm] = Pool(smallest, len(specs), tuple(sorted(sharing)))
+        pools[arm] = Pool(smallest, len(specs), tuple(sorted(sharing[arm] - {arm})))
     return pools
 
 

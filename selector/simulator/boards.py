@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from selector.core.contention import neighbours
 from selector.core.policy import BackendSpec
 from selector.simulator.timeline import Recorder
 
@@ -60,10 +61,7 @@ class Boards:
         for board in self.by_name.values():
             board.idle_w = specs[board.servers[0]].cost.idle.watts(len(board.servers))
         self._of_server = [tuple(self.by_name[gpu] for gpu in spec.gpus) for spec in specs]
-        self.neighbours: list[tuple[int, ...]] = [
-            tuple(sorted({other for board in boards for other in board.servers} - {index}))
-            for index, boards in enumerate(self._of_server)
-        ]
+        self.neighbours = neighbours(specs)
         """Of each server, those that it shares a GPU with."""
 
     def changed(self, server: int, working: bool, at_s: float) -> None:

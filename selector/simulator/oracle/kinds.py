@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from selector.core.contention import turns_energy, turns_slowdown
+from selector.core.contention import neighbours, turns_energy, turns_slowdown
 from selector.core.cost import PrefillCost, StepCost
 from selector.core.policy import BackendSpec
 from selector.simulator.server import DEFAULT_CHUNK_TOKENS
@@ -64,6 +64,7 @@ class Boards:
 
     def __init__(self, specs: Sequence[BackendSpec], prefills: Mapping[int, PrefillTable]) -> None:
         self._specs = specs
+        self._neighbours = neighbours(specs)
         self._residents: dict[str, list[int]] = {}
         for number, spec in enumerate(specs):
             for gpu in dict.fromkeys(spec.gpus):
@@ -89,8 +90,7 @@ class Boards:
 
     def neighbours(self, number: int) -> frozenset[str]:
         """Names of the others on its GPUs."""
-        others = {other for gpu in self._specs[number].gpus for other in self._residents[gpu]} - {number}
-        return frozenset(self._specs[other].name for other in others)
+        return frozenset(self._specs[other].name for other in self._neighbours[number])
 
     def busy_frac(self, number: int) -> float:
         """How much longer than its work alone takes a backend may keep its GPUs busy, by taking turns.
