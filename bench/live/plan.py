@@ -22,11 +22,13 @@
     code = 5.28
 
     targets_ms = [10]
-    policies = ["static:none", "min_energy"]     # "direct" sends past the router to the only backend
+    policies = ["static:none", "min_energy"]     # "direct" sends past the router, to the fleet's first backend
+    policies_of = { two-none = ["least_loaded"] }    # of a fleet that has its own, by its file's name
 
     [servers]                           # how the fleet is started on a GPU host
     python = "python3"
     flags = ["--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache"]
+    at_once = true                      # start all at once: flags must then fix the memory (see four-on-one.toml)
     drafts = { dspark-8 = "Qwen3-8B-dspark" }    # folders under --models
     model = "Qwen3-8B"
 
@@ -48,7 +50,7 @@ from selector.errors import InputError
 from selector.files.validation import FileModel, read_toml, validated
 
 DIRECT = "direct"
-"""Stands for no router at all: requests go straight to the fleet's only backend."""
+"""Stands for no router at all: requests go straight to the fleet's first backend."""
 
 
 class Load(FileModel):
@@ -88,6 +90,9 @@ class Servers(FileModel):
     model: str
     drafts: dict[str, str] = Field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    at_once: bool = False
+    one_length_of: str | None = None
+    """Impose one accept length a server, that of this text type, without the plugin."""
     env: dict[str, str] = Field(default_factory=dict)
     startup_timeout_s: PositiveFloat = 400.0
 
@@ -107,8 +112,22 @@ class LivePlan(FileModel):
     texts: tuple[Text, ...] = Field(min_length=1)
     targets_ms: tuple[PositiveFloat, ...] = ()
     policies: tuple[str, ...] = Field(min_length=1)
+    policies_of: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     accept: dict[str, dict[str, Annotated[float, Field(ge=1)]]] = Field(default_factory=dict)
     servers: Servers
+
+    @model_validator(mode="after")
+    def _known_fleets(self) -> LivePlan:
+        stems = [Path(fleet).stem for fleet in self.fleets]
+        for name in self.policies_of:
+            if name not in stems:
+                raise ValueError(f"policies_of names {name!r}; fleets has {', '.join(stems)}")
+        return self
+
+    @property
+    def text_types(self) -> frozenset[str]:
+        """Of all requests."""
+        return frozenset(name for text in self.texts for name in text.mix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,5 +155,6 @@ def load_plan(path: Path) -> LivePlan:
 def cells(plan: LivePlan) -> Iterator[LiveCell]:
     """Every cell of a plan, in order."""
     for fleet, load, text in itertools.product(plan.fleets, plan.loads, plan.texts):
-        for target_ms, policy in itertools.product(plan.targets_ms or (None,), plan.policies):
+        policies = plan.policies_of.get(Path(fleet).stem, plan.policies)
+        for target_ms, policy in itertools.product(plan.targets_ms or (None,), policies):
             yield LiveCell(fleet=fleet, load=load, text=text, target_ms=target_ms, policy=policy)

@@ -3,10 +3,12 @@
     python bench/live/run.py --plan bench/live/one-server.toml --out runs/live --models models      # on a GPU host
     python bench/live/run.py --plan bench/live/one-server.toml --out runs/live --emulate            # anywhere
     python bench/live/run.py --plan bench/live/one-server.toml --out runs/live --report
+    python bench/live/run.py --plan bench/live/one-server.toml --out runs/live --resimulate
 
 Starts the servers of a fleet once, and then for every cell a router of its own; each finished cell is a line of
 OUT/results.jsonl at once, and a later run goes on with what is missing. `--stop-after` ends before a cell that would
-not fit. See plan.py for the file, README.md for what came out.
+not fit. Servers that several plans use are started once with `--hold FLEET`, which runs until it is told to end, and
+used with `--running`. See plan.py for the file, README.md for what came out.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import argparse
 import asyncio
 import json
 import platform
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +31,7 @@ from typing import Any
 import aiohttp
 from plan import DIRECT, LiveCell, LivePlan, cells, load_plan
 from report import print_report
-from servers import emulated, real
+from servers import emulated, energy_of, metered, real, started
 from workload import Workload, simulated_result, trace_of, workload
 
 from selector.errors import SelectorError, UpstreamError
@@ -52,6 +56,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of results.jsonl, logs and decision logs")
     parser.add_argument("--models", type=Path, help="folder of target and draft models, on a GPU host")
     parser.add_argument("--emulate", action="store_true", help="emulated servers instead of real ones")
+    parser.add_argument("--hold", metavar="FLEET", help="only start the servers of this fleet, and hold them up")
+    parser.add_argument("--running", action="store_true", help="the fleets' servers are up already; leave them up")
+    parser.add_argument(
+        "--resimulate", action="store_true", help="only simulate anew what was measured, with the profile as it is now"
+    )
     parser.add_argument("--time-scale", type=float, default=1.0, help="with --emulate: emulated seconds a second")
     parser.add_argument("--stop-after", type=float, help="seconds after which no cell is started that would not fit")
     parser.add_argument("--report", action="store_true", help="only show the results there are")
@@ -71,11 +80,16 @@ def main() -> int:
 
 async def _run(args: argparse.Namespace, plan: LivePlan, began_s: float) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.models is None and not (args.emulate or args.list):
+    if args.models is None and not (args.emulate or args.list or args.running or args.resimulate):
         print("run.py: --models is missing; give the folder of model folders, or --emulate", file=sys.stderr)
         return 2
+    if args.hold is not None:
+        return await _hold(args, plan)
     trace = trace_of(plan, args.plan.parent)
     finished = done(args.out)
+    if args.resimulate:
+        _resimulate(args, plan, trace, finished)
+        return 0
     status = 0
     for fleet in plan.fleets:
         asked = [cell for cell in cells(plan) if cell.fleet == fleet]
@@ -92,6 +106,41 @@ async def _run(args: argparse.Namespace, plan: LivePlan, began_s: float) -> int:
     return status
 
 
+async def _hold(args: argparse.Namespace, plan: LivePlan) -> int:
+    """The servers of one fleet until SIGTERM or Ctrl-C."""
+    fleet_file, loaded = with_imposed(args.plan.parent / args.hold, plan, args.out / Path(args.hold).stem)
+    logs = fleet_file.parent / "logs"
+    logs.mkdir(exist_ok=True)
+    end = asyncio.Event()
+    for wanted in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(wanted, end.set)
+    async with started(plan, loaded, args.models, logs, imposed_lengths(loaded)):
+        print(f"ready {args.hold}", flush=True)
+        await end.wait()
+    return 0
+
+
+def _resimulate(
+    args: argparse.Namespace, plan: LivePlan, trace: Trace, finished: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Writes every finished cell of the plan again, with the simulation of the same requests by the present profile.
+
+    The requests are those of the row: their rate is taken from it, not searched for again.
+    """
+    anew = dict(finished)
+    for fleet in plan.fleets:
+        _, loaded = with_imposed(args.plan.parent / fleet, plan, args.out / Path(fleet).stem)
+        for cell in cells(plan):
+            row = finished.get(cell.key)
+            if cell.fleet == fleet and row is not None:
+                load = workload(plan, cell, trace, loaded, rate=row["rate"])
+                simulated = simulated_result(loaded, load, plan, cell)
+                anew[cell.key] = {**row, **compared(row["live"], simulated)}
+    lines = "".join(json.dumps(row) + "\n" for row in anew.values())
+    (args.out / "results.jsonl").write_text(lines, encoding="utf-8")
+    print_report(anew.values())
+
+
 async def _run_fleet(
     args: argparse.Namespace,
     plan: LivePlan,
@@ -104,7 +153,7 @@ async def _run_fleet(
     """The cells of one fleet, whose servers run for all of them."""
     scale = args.time_scale if args.emulate else 1.0
     cell_s = plan.seconds / scale + _OVERHEAD_S
-    start_s = 0.0 if args.emulate else _START_S * len(loaded.fleet.backends)
+    start_s = 0.0 if args.emulate or args.running else _START_S * len(loaded.fleet.backends)
 
     def fits(seconds: float) -> bool:
         return args.stop_after is None or time.monotonic() - began_s + seconds <= args.stop_after
@@ -116,11 +165,13 @@ async def _run_fleet(
         return 0
     logs = fleet_file.parent / "logs"
     logs.mkdir(exist_ok=True)
-    servers = (
-        emulated(fleet_file, plan, loaded, scale)
-        if args.emulate
-        else real(plan, loaded, args.models, logs, imposed_lengths(loaded))
-    )
+    servers: AbstractAsyncContextManager[list[str]]
+    if args.emulate:
+        servers = nullcontext(energy_of(loaded)) if args.running else emulated(fleet_file, plan, loaded, scale)
+    elif args.running:
+        servers = metered(loaded)
+    else:
+        servers = real(plan, loaded, args.models, logs, imposed_lengths(loaded))
     failed = 0
     async with servers as energy_urls:
         for number, cell in enumerate(left):
@@ -175,7 +226,7 @@ async def measured(
             )
     finally:
         sampling.cancel()
-    simulated = simulated_result(loaded, load, plan, cell.policy)
+    simulated = simulated_result(loaded, load, plan, cell)
     return {
         "key": cell.key,
         "fleet": fleet_file.parent.name,
@@ -186,9 +237,7 @@ async def measured(
         "servers": "emulated" if args.emulate else "real",
         "requests_sent": len(load.timed),
         "rate": load.rate,
-        "live": asdict(live),
-        "simulated": {name: value for name, value in simulated.items() if name not in ("wall_s", "policy_sha256")},
-        "error": errors(asdict(live), simulated),
+        **compared(asdict(live), simulated),
         "board": board.summary(),
         "host": platform.node(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -197,9 +246,7 @@ async def measured(
 
 
 async def _direct(load: Workload, loaded: LoadedFleet, energy_urls: Sequence[str], scale: float) -> LiveResult:
-    """The requests straight to the only backend."""
-    if len(loaded.fleet.backends) != 1:
-        raise UpstreamError("'direct' needs a fleet of one backend")
+    """The requests straight to the first backend."""
     async with aiohttp.ClientSession() as session:
         before = await read_energy(session, energy_urls)
         async with LagWatch() as lag:
@@ -236,6 +283,12 @@ class Board:
             "throttled_frac": fmean(throttled) if throttled else None,
             "samples": len(self._samples),
         }
+
+
+def compared(live: Mapping[str, Any], simulated: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a row that says what was measured, what was simulated and how far they are apart."""
+    kept = {name: value for name, value in simulated.items() if name not in ("wall_s", "policy_sha256")}
+    return {"live": live, "simulated": kept, "error": errors(live, simulated)}
 
 
 def errors(live: Mapping[str, Any], simulated: Mapping[str, Any]) -> dict[str, float | None]:

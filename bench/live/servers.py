@@ -1,11 +1,13 @@
-"""The servers of a plan's fleet: real ones, started one after another on this host, or emulated ones in their place."""
+"""The servers of a plan's fleet: real ones, started on this host, or emulated ones in their place."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -31,7 +33,12 @@ async def emulated(
     """Emulated servers on the fleet's ports; yields where their energy is read."""
     arguments = ("emulate", "--fleet", str(fleet_file), "--time-scale", str(time_scale), "--seed", str(plan.seed))
     async with running_process(*arguments):
-        yield [f"{backend.url}/energy" for backend in loaded.fleet.backends]
+        yield energy_of(loaded)
+
+
+def energy_of(loaded: LoadedFleet) -> list[str]:
+    """Where emulated servers tell their energy."""
+    return [f"{backend.url}/energy" for backend in loaded.fleet.backends]
 
 
 @asynccontextmanager
@@ -43,44 +50,83 @@ async def real(
     `logs` is a folder that is there. Raises `UpstreamError` with the end of its log for a server that does not come up,
     and for one that does not take the accept lengths it should.
     """
+    async with started(plan, loaded, models, logs, accept), metered(loaded) as energy_urls:
+        yield energy_urls
+
+
+@asynccontextmanager
+async def started(
+    plan: LivePlan, loaded: LoadedFleet, models: Path, logs: Path, accept: Mapping[str, Mapping[str, float]]
+) -> AsyncIterator[None]:
+    """The SGLang servers of a fleet, one after another or all at once as the plan says. Raises as `real` does."""
     clock = MonotonicClock()
     drafts = {arm: str(models / folder) for arm, folder in plan.servers.drafts.items()}
     commands = launch_commands(loaded, model_path=str(models / plan.servers.model), draft_paths=drafts)
     async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(open_session())
+        coming: list[_Coming] = []
         for command, backend in zip(commands, loaded.fleet.backends, strict=True):
-            env = {**plan.servers.env, **command.env, **_imposed(command.arm, loaded, accept)}
+            env = {**plan.servers.env, **command.env, **_imposed(accept.get(command.arm), plan.servers.one_length_of)}
             argv = (plan.servers.python, *command.words[1:], *plan.servers.flags)
             log = logs / f"{command.backend}.log"
             process = start_process(argv, env, log)
             stack.push_async_callback(stop_process, process, clock)
-            session = await stack.enter_async_context(open_session())
-            client = SglangClient(session, str(backend.url), clock.now)
-            began_s = clock.now()
-            while not await client.healthy():
-                if process.poll() is not None:
-                    raise UpstreamError(f"{command.backend} ended with {process.returncode}:\n{tail(log)}")
-                if clock.now() - began_s > plan.servers.startup_timeout_s:
-                    raise UpstreamError(f"{command.backend} was not ready in time:\n{tail(log)}")
-                await clock.sleep(0.5)
-            print(f"{command.backend} ({command.arm}) is up after {clock.now() - began_s:.0f} s", flush=True)
-            await _check_accept(session, str(backend.url), accept.get(command.arm, {}))
-        indices = sorted({gpu.rpartition(":")[2] for backend in loaded.fleet.backends for gpu in backend.gpus})
-        host = loaded.fleet.backends[0].gpus[0].rpartition(":")[0]
-        lines = await stack.enter_async_context(
-            running_process("meter", "--gpus", ",".join(indices), "--host-name", host, "--port", "0")
-        )
+            server = _Coming(command.backend, command.arm, str(backend.url), process, log, clock.now())
+            coming.append(server)
+            if not plan.servers.at_once:
+                await _ready(server, session, plan, clock)
+        for server in coming:
+            if plan.servers.at_once:
+                await _ready(server, session, plan, clock)
+            checked = {plan.servers.one_length_of} if plan.servers.one_length_of else plan.text_types
+            wanted = {name: length for name, length in accept.get(server.arm, {}).items() if name in checked}
+            await _check_accept(session, server.url, wanted)
+        yield
+
+
+@asynccontextmanager
+async def metered(loaded: LoadedFleet) -> AsyncIterator[list[str]]:
+    """A meter of the fleet's GPUs, which are this host's; yields where their energy is read."""
+    indices = sorted({gpu.rpartition(":")[2] for backend in loaded.fleet.backends for gpu in backend.gpus})
+    host = loaded.fleet.backends[0].gpus[0].rpartition(":")[0]
+    arguments = ("meter", "--gpus", ",".join(indices), "--host-name", host, "--port", "0")
+    async with running_process(*arguments) as lines:
         yield [lines[-1].split("url=", 1)[1].split()[0] + "/energy"]
 
 
-def _imposed(arm: str, loaded: LoadedFleet, accept: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    """Environment that makes the engine take the arm's accept lengths; empty without a drafter."""
-    if arm not in accept:
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    """A server that was started."""
+
+    backend: str
+    arm: str
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    began_s: float
+
+
+async def _ready(server: _Coming, session: aiohttp.ClientSession, plan: LivePlan, clock: MonotonicClock) -> None:
+    client = SglangClient(session, server.url, clock.now)
+    while not await client.healthy():
+        if server.process.poll() is not None:
+            raise UpstreamError(f"{server.backend} ended with {server.process.returncode}:\n{tail(server.log)}")
+        if clock.now() - server.began_s > plan.servers.startup_timeout_s:
+            raise UpstreamError(f"{server.backend} was not ready in time:\n{tail(server.log)}")
+        await clock.sleep(0.5)
+    print(f"{server.backend} ({server.arm}) is up after {clock.now() - server.began_s:.0f} s", flush=True)
+
+
+def _imposed(lengths: Mapping[str, float] | None, one_length_of: str | None) -> dict[str, str]:
+    """Environment that makes the engine take these accept lengths; empty without a drafter."""
+    if lengths is None:
         return {}
-    lengths = {**accept[arm], "*": min(accept[arm].values())}
+    if one_length_of is not None:
+        return {"SGLANG_SIMULATE_ACC_LEN": str(lengths[one_length_of])}
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")])),
         "SGLANG_SIMULATE_ACC_LEN": "2.0",
-        "DRAFTER_SELECTOR_ACCEPT": json.dumps(lengths),
+        "DRAFTER_SELECTOR_ACCEPT": json.dumps({**lengths, "*": min(lengths.values())}),
     }
 
 

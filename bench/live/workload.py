@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from plan import LiveCell, LivePlan, Load
+from plan import DIRECT, LiveCell, LivePlan, Load
 
 from selector import data
 from selector.files.fleet import LoadedFleet
@@ -21,7 +21,7 @@ from selector.simulator.trial import simulate_policy, true_acceptance
 
 _TOKEN_IDS = range(1_000, 30_000)
 """Of random prompts: ordinary tokens in every vocabulary of the profiled targets."""
-_SEARCH_STEPS = 14
+_SEARCH_STEPS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +97,10 @@ def rate_for(running: float, trace: Trace, plan: LivePlan, cell: LiveCell, loade
 
 
 def _mean_running(requests: Sequence[SimulatedRequest], loaded: LoadedFleet, plan: LivePlan, cell: LiveCell) -> float:
-    """Requests in the system over the time of arrivals, by the simulation of the fleet's first arm."""
+    """Requests in the system over the time of arrivals, by simulation: of the cell's arm, where its policy is one."""
     context = loaded.policy_context(plan.seed)
-    policy = load_policy_file("least_loaded").make({}, context)
+    name = policy_of(cell, loaded)
+    policy = load_policy_file(name if name.startswith("static:") else "least_loaded").make({}, context)
     run = Simulation(context, policy, true_acceptance(loaded), seed=plan.seed).run(requests)
     inside = sum(
         min(record.outcome.finished_s, plan.seconds) - record.outcome.dispatched_s
@@ -109,15 +110,17 @@ def _mean_running(requests: Sequence[SimulatedRequest], loaded: LoadedFleet, pla
     return inside / plan.seconds
 
 
-def workload(plan: LivePlan, cell: LiveCell, trace: Trace, loaded: LoadedFleet) -> Workload:
-    """The requests of a cell; equal for every policy of it."""
-    rate = _rate(cell.load, trace, plan, cell, loaded)
-    coming = warped(trace.requests, rate, plan.seconds)
+def workload(
+    plan: LivePlan, cell: LiveCell, trace: Trace, loaded: LoadedFleet, *, rate: float | None = None
+) -> Workload:
+    """The requests of a cell; equal for every policy of it where the load names a rate. `rate` replaces a search."""
+    rates = _rate(cell.load, trace, plan, cell, loaded) if rate is None else [(0.0, rate)]
+    coming = warped(trace.requests, rates, plan.seconds)
     simulated = _simulated(coming, plan, cell)
     return Workload(
         timed=[_timed(number, request, plan) for number, request in enumerate(simulated)],
         simulated=simulated,
-        rate=rate[0][1] if len(rate) == 1 else None,
+        rate=rates[0][1] if len(rates) == 1 else None,
     )
 
 
@@ -174,7 +177,11 @@ def _timed(number: int, request: SimulatedRequest, plan: LivePlan) -> TimedReque
     )  # fmt: skip
 
 
-def simulated_result(loaded: LoadedFleet, load: Workload, plan: LivePlan, policy: str) -> dict[str, object]:
+def policy_of(cell: LiveCell, loaded: LoadedFleet) -> str:
+    """The policy that stands for the cell's in a simulation."""
+    return f"static:{loaded.fleet.backends[0].arm}" if cell.policy == DIRECT else cell.policy
+
+
+def simulated_result(loaded: LoadedFleet, load: Workload, plan: LivePlan, cell: LiveCell) -> dict[str, object]:
     """The same requests in the simulator, as the numbers that a live result has too."""
-    name = f"static:{loaded.fleet.backends[0].arm}" if policy == "direct" else policy
-    return simulate_policy(loaded, load.simulated, name, seed=plan.seed).model_dump()
+    return simulate_policy(loaded, load.simulated, policy_of(cell, loaded), seed=plan.seed).model_dump()

@@ -69,6 +69,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where cells.jsonl and traces go")
     parser.add_argument("--models", type=Path, default=Path(), metavar="DIR", help="folder of target and draft models")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="folder of server logs (default: OUT/logs)")
+    parser.add_argument(
+        "--gpus", type=_gpu_indices, metavar="I[,I]", help="measure these GPUs (NVML indices) instead of gpu.indices"
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="port of the servers instead of server.port")
     parser.add_argument("--stop-after", type=float, metavar="SECONDS", help="end before a step that would not fit")
     parser.add_argument("--plan", action="store_true", help="only say what is left to measure, and how long it takes")
     parser.add_argument("--assemble", action="store_true", help="only make a profile of the cells that are there")
@@ -92,7 +96,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0: all is measured, or the deadline came first; 1: something failed and is left to measure."""
-    config = load_config(args.config)
+    config = _placed(load_config(args.config), args)
     if args.assemble:
         return _assemble(args, config)
     if args.base or args.write or args.join or args.published:
@@ -100,6 +104,22 @@ def run(args: argparse.Namespace) -> int:
     if args.accepted:
         return _accepted(args, config)
     return _plan(args, config) if args.plan else _measure(args, config)
+
+
+def _gpu_indices(text: str) -> tuple[int, ...]:
+    indices = tuple(int(word) for word in text.split(","))
+    if min(indices) < 0 or len(set(indices)) < len(indices):
+        raise ValueError(text)
+    return indices
+
+
+def _placed(config: SweepConfig, args: argparse.Namespace) -> SweepConfig:
+    """The sweep on the GPUs and the port that the command line names: two can run on one host so."""
+    if args.gpus:
+        config = config.model_copy(update={"gpu": config.gpu.model_copy(update={"indices": args.gpus})})
+    if args.port is not None:
+        config = config.model_copy(update={"server": config.server.model_copy(update={"port": args.port})})
+    return config
 
 
 def _plan(args: argparse.Namespace, config: SweepConfig) -> int:

@@ -70,10 +70,17 @@ def command_line(config: SweepConfig, arm: SweepArm, models: Path) -> tuple[tupl
         *server.measuring_flags,
         *(flag.replace("{draft}", draft) for flag in arm.flags),
     )
-    env = {**server.env, **arm.env}
+    env = {**_shown_gpus(config.gpu.indices), **server.env, **arm.env}
     if arm.imposed_accept_length is not None:
         env["SGLANG_SIMULATE_ACC_LEN"] = str(arm.imposed_accept_length)
     return argv, env
+
+
+def _shown_gpus(indices: Sequence[int]) -> dict[str, str]:
+    """Shows a server the GPUs that are metered, and no others; CUDA counts as NVML does only in PCI order."""
+    if not indices:
+        return {}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in indices)}
 
 
 class ProcessLauncher:

@@ -59,10 +59,11 @@ class BatchLengths:
         """Tokens that each row takes in this step, 1 to `widest`, as an int32 tensor. Raises `RuntimeError`."""
         import torch
 
-        if rows != len(self._rids):
+        if rows < len(self._rids):
             raise RuntimeError(f"{rows} rows are verified, {len(self._rids)} requests were announced")
-        if self._row is None:
+        if self._row is None or self._row.shape[0] != rows:
             means = [min(max(mean_of(rid, self._lengths), 1.0), float(widest)) for rid in self._rids]
+            means += [1.0] * (rows - len(means))  # rows that fill a CUDA graph up: what they take is thrown away
             self._row = torch.tensor(means, dtype=torch.float32, pin_memory=str(device) != "cpu").to(
                 device, non_blocking=True
             )

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,7 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
 
 
-def rows(tmp_path: Path) -> list[dict[str, object]]:
+def rows(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
 
 
@@ -114,6 +115,60 @@ def test_accept_lengths_of_the_plan_reach_router_servers_and_simulator(plan: Pat
         0,
     )
     assert profile["provenance"][acceptance["code"]["provenance"]]["kind"] == "assumed"
+
+
+def test_servers_that_are_held_up_serve_several_runs(plan: Path) -> None:
+    """A stand-in for the engine's interpreter starts an emulated server with the engine's command line."""
+    python = plan / "python"
+    python.write_text(
+        "#!/bin/sh\n"
+        'while [ "$1" != --port ]; do shift; done\n'
+        f'exec "{sys.executable}" -m selector emulate --profile h200__qwen3-8b-sweep --arm none --port "$2"\n'
+    )
+    python.chmod(0o755)
+    (plan / "fleet.toml").write_text((plan / "fleet.toml").read_text().replace('"dspark-8"', '"none"'))
+    text = PLAN.format(policies='["direct", "static:none"]').replace("[accept.dspark-8]\ncode = 6.0\nromansh = 1.5", "")
+    (plan / "plan.toml").write_text(text + f'python = "{python}"\nat_once = true\nstartup_timeout_s = 60\n')
+    arguments = ["--plan", plan / "plan.toml", "--out", plan / "out", "--models", plan, "--hold", "fleet.toml"]
+    with subprocess.Popen(
+        [sys.executable, LIVE / "run.py", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as held:
+        try:
+            assert held.stdout is not None
+            printed = [held.stdout.readline(), held.stdout.readline()]
+            assert printed[0].startswith("dspark (none) is up after "), printed
+            assert printed[1] == "ready fleet.toml\n"
+            assert run(plan, "--emulate", "--running").returncode == 0
+            assert [row["policy"] for row in rows(plan)] == ["direct", "static:none"]
+        finally:
+            held.terminate()
+        assert held.wait(30) == 0
+    gone = run(plan, "--emulate", "--running")
+    assert gone.returncode == 0, "everything is measured"
+    (plan / "out" / "results.jsonl").unlink()
+    assert run(plan, "--emulate", "--running").returncode == 1, "and no server is left"
+
+
+def test_a_fleet_may_have_policies_of_its_own(plan: Path) -> None:
+    text = (plan / "plan.toml").read_text()
+    (plan / "plan.toml").write_text('policies_of = { fleet = ["pack:dspark-8"] }\n' + text)
+    assert "| pack:dspark-8" in run(plan, "--list").stdout
+    (plan / "plan.toml").write_text('policies_of = { feet = ["pack:dspark-8"] }\n' + text)
+    assert "policies_of names 'feet'; fleets has fleet" in run(plan, "--list").stderr
+
+
+def test_what_was_measured_is_simulated_anew_with_another_profile(plan: Path) -> None:
+    (plan / "plan.toml").write_text(PLAN.format(policies='["static:dspark-8"]'))
+    assert run(plan, "--emulate").returncode == 0
+    [before] = rows(plan)
+    (plan / "plan.toml").write_text((plan / "plan.toml").read_text().replace("romansh = 1.5", "romansh = 1.0"))
+    again = run(plan, "--resimulate")
+    assert again.returncode == 0, again.stderr
+    [after] = rows(plan)
+    assert after["live"] == before["live"]
+    assert after["rate"] == before["rate"]
+    assert after["simulated"]["requests"] == before["simulated"]["requests"]
+    assert after["simulated"]["tbt_p99_ms"] > 1.2 * before["simulated"]["tbt_p99_ms"]
 
 
 @pytest.mark.parametrize(

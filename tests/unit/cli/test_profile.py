@@ -47,13 +47,23 @@ def cell(batch: int, tokens: int) -> DecodeCell:
     )  # fmt: skip
 
 
+def test_a_sweep_can_be_placed_on_another_gpu_and_port(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    place = ("--gpus", "1", "--port", "31100")
+    assert run("--config", str(KIT), "--out", str(tmp_path), "--models", "/m", "--plan", "--json", *place) == 0
+    assert "--port 31100 " in json.loads(capsys.readouterr().out)["launches"][1]["command"]
+    with pytest.raises(SystemExit):
+        run("--config", str(KIT), "--out", str(tmp_path), "--plan", "--gpus", "0,0")
+    assert "argument --gpus: invalid" in capsys.readouterr().err
+
+
 def test_the_plan_says_what_is_left_and_how_long_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--config", str(KIT), "--out", str(tmp_path), "--models", "/m", "--plan", "--json") == 0
     before = json.loads(capsys.readouterr().out)
     assert [launch["arm"] for launch in before["launches"]][:3] == [None, "none", "dspark-8"]
     assert "--model-path /m/Qwen3-8B " in before["launches"][1]["command"]
     assert before["seconds"] > 600
-    append_cell(tmp_path / "cells.jsonl", cell(1, 512))
+    for _ in range(3):  # as many repeats as the sweep wants
+        append_cell(tmp_path / "cells.jsonl", cell(1, 512))
     assert run("--config", str(KIT), "--out", str(tmp_path), "--plan", "--json") == 0
     after = json.loads(capsys.readouterr().out)
     assert after["launches"][1]["steps"] == before["launches"][1]["steps"] - 1

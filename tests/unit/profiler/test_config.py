@@ -40,10 +40,11 @@ def test_the_command_line_holds_common_measuring_and_own_flags(tmp_path: Path) -
     assert text.startswith("python3 -m sglang.launch_server --model-path /models/Qwen3-8B --host 127.0.0.1 --port ")
     assert "--context-length 36864 --max-running-requests 64 --load-format dummy" in text
     assert "--speculative-draft-model-path /models/Qwen3-8B-eagle3 " in text
-    assert env == {"SGLANG_SIMULATE_ACC_LEN": "2.0"}
+    shown = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}
+    assert env == {**shown, "SGLANG_SIMULATE_ACC_LEN": "2.0"}
     plain, no_env = command_line(config, config.arm("none"), Path("/models"))
     assert not any("speculative" in flag for flag in plain)
-    assert no_env == {}
+    assert no_env == shown
 
 
 @pytest.mark.parametrize(
