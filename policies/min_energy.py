@@ -167,7 +167,7 @@ class MinEnergy:
         if there is None or not there.feasible:
             return best, reason
         cached = min(prefix.tokens, float(look.request.prompt_tokens - 1))
-        _, saved_j = self._specs[index].cost.prefill.cost(cached)
+        _, saved_j = self._specs[index].cost.prefill.work(cached)
         if saved_j <= _extra_j(look.request, there, best):
             return best, reason
         return there, f"its prefix is there: saves {saved_j:.0f} J of prefill"

@@ -20,7 +20,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 copy_repository() {
   mkdir -p "$1"
-  for folder in selector policies profiles bench; do cp -r "$here/../../$folder" "$1/"; done
+  for part in selector policies profiles bench pyproject.toml; do cp -r "$here/../../$part" "$1/"; done
 }
 
 start() {
@@ -75,6 +75,12 @@ try_hold() { # try_hold PLAN_FILE FLEET
   echo "servers of $2 are up after $SECONDS s"
 }
 
+prefill() { # prefill RESERVE_S: of every arm, on the servers that are up
+  mkdir -p "$work/prefill"
+  python3 "$work/repo/bench/h200/sweep.py" --config "$work/repo/bench/live/prefill.toml" --models "$work/models" \
+    --out "$work/prefill" --stop-after "$(left "$1")" >>"$work/prefill.log" 2>&1 || echo "prefill ended with $?"
+}
+
 sweep() { # sweep GPU RESERVE_S
   python3 "$work/repo/bench/h200/sweep.py" --config "$work/repo/bench/h200/qwen3-8b.toml" --models "$work/models" \
     --out "$work/sweep" --gpus "$1" --port "3110$1" --stop-after "$(left "$2")" >>"$work/sweep.log" 2>&1 ||
@@ -83,6 +89,7 @@ sweep() { # sweep GPU RESERVE_S
 
 first_gpu() { # first_gpu RESERVE_S
   hold one-server four-on-one || return 0
+  prefill "$1"
   live one-server "$1"
   live router-cost "$1"
   live three-on-one "$1"
@@ -128,6 +135,7 @@ collect() {
   until [[ -e $work/done ]] || ((SECONDS >= wait_s)); do sleep 1; done
   tail -n 5 "$work"/*.log || true
   cp "$work/sweep/cells.jsonl" "$work/live/results.jsonl" "$work/kernels.tar.xz" "$out/" 2>/dev/null || true
+  cp "$work/prefill/cells.jsonl" "$out/prefill.jsonl" 2>/dev/null || true
   tar -C "$work" -czf "$out/traces.tar.gz" sweep || true
   tar -C "$work" --exclude=live/results.jsonl -czf "$out/live.tar.gz" live || true
   tar -C "$work" -czf "$out/logs.tar.gz" $(cd "$work" && ls -- *.log gpus.txt) || true

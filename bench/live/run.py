@@ -40,6 +40,7 @@ from selector.files.profile import NO_DRAFTER, Acceptance, Profile, Provenance, 
 from selector.files.trace import Trace
 from selector.loadgen.live import LiveResult, read_energy, run_policy, summarise
 from selector.loadgen.replay import LagWatch, Replay
+from selector.profiler.client import SglangClient, StepTotals, open_session
 
 _SAMPLE_S = 0.5
 _OVERHEAD_S = 15.0
@@ -208,7 +209,7 @@ async def measured(
     scale: float,
 ) -> dict[str, Any]:
     """One cell: live, then simulated. Raises `UpstreamError`."""
-    board = Board(energy_urls)
+    board, before = Board(energy_urls), await engine_totals(loaded)
     sampling = asyncio.create_task(board.follow())
     try:
         if cell.policy == DIRECT:
@@ -238,6 +239,7 @@ async def measured(
         "requests_sent": len(load.timed),
         "rate": load.rate,
         **compared(asdict(live), simulated),
+        "engine": engines(before, await engine_totals(loaded)),
         "board": board.summary(),
         "host": platform.node(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -253,6 +255,30 @@ async def _direct(load: Workload, loaded: LoadedFleet, energy_urls: Sequence[str
             answers = await Replay(str(loaded.fleet.backends[0].url), load.timed, time_scale=scale).run()
         after = await read_energy(session, energy_urls)
     return summarise(DIRECT, answers, before, after, lag.lags_ms)
+
+
+async def engine_totals(loaded: LoadedFleet) -> dict[str, StepTotals]:
+    """Every server's own counters, by backend. Raises `UpstreamError`."""
+    async with open_session() as session:
+        clients = {b.name: SglangClient(session, str(b.url), time.monotonic) for b in loaded.fleet.backends}
+        return {name: await client.step_totals() for name, client in clients.items()}
+
+
+def engines(before: Mapping[str, StepTotals], after: Mapping[str, StepTotals]) -> dict[str, dict[str, float | None]]:
+    """What each server counted in between: where its time went, apart from what a client sees."""
+    counted = {}
+    for name, end in after.items():
+        start = before[name]
+        steps, request_steps = end.steps - start.steps, end.request_steps - start.request_steps
+        counted[name] = {
+            "steps": steps,
+            "mean_batch": request_steps / steps if steps else None,
+            "mean_step_ms": 1e3 * (end.step_s - start.step_s) / steps if steps else None,
+            "tokens_per_request_step": (end.tokens - start.tokens) / request_steps if request_steps else None,
+            "prefill_s": end.prefill_s - start.prefill_s,
+            "prefill_tokens": end.prefill_tokens - start.prefill_tokens,
+        }
+    return counted
 
 
 class Board:

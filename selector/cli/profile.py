@@ -322,7 +322,8 @@ def _described(cell: Cell) -> str:
         )
     if isinstance(cell, PrefillCell):
         j = "-" if cell.j is None else f"{cell.j:.3f}"
-        return f"prefill {cell.prompt_tokens}: {cell.ms:.2f} ms, {j} J a prompt"
+        alone = " alone" if cell.alone else ""
+        return f"{cell.arm} prefill {cell.prompt_tokens}{alone}: {cell.ms:.2f} ms, {j} J a prompt"
     if isinstance(cell, IdleCell):
         return f"idle {'bare' if cell.arm is None else f'with {cell.arm} up'}: {cell.energy.watts_mean:.1f} W"
     if isinstance(cell, AcceptanceCell):

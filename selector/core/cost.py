@@ -282,17 +282,25 @@ def _outer_slopes(contexts: FloatArray, values: FloatArray, derived: float) -> t
 
 
 class PrefillCost:
-    """Time and energy to prefill a prompt, from cost over prompt length.
+    """Time and energy to prefill prompts: `work` by their length, and never less than a pass takes at all.
 
-    `points` are (prompt tokens, ms, J); the cost is linear between them and from 0, and beyond the last by the last
-    segment's slope.
+        pass over several prompts = max(floor, Σ work)
+
+    `points` are (prompt tokens, ms, J) of a server kept busy, where short prompts share passes; the work is linear
+    between them and from 0, and beyond the last by the last segment's slope. The floor is a pass over one short prompt:
+    the weights are read and every kernel is launched for a few tokens as for hundreds.
     """
 
-    __slots__ = ("_j", "_ms", "_tokens")
+    __slots__ = ("_floor_j", "_floor_ms", "_j", "_ms", "_tokens")
 
-    def __init__(self, points: Sequence[tuple[float, float, float]]) -> None:
+    def __init__(
+        self, points: Sequence[tuple[float, float, float]], *, floor_ms: float = 0.0, floor_j: float = 0.0
+    ) -> None:
+        """Raises `DomainError` without points, for points that do not rise, and for a floor below 0."""
         if not points:
             raise DomainError("a prefill cost needs at least one point")
+        if floor_ms < 0.0 or floor_j < 0.0:
+            raise DomainError(f"a prefill pass takes no less than nothing: {(floor_ms, floor_j)}")
         ordered = [(0.0, 0.0, 0.0), *sorted(points)]
         for (t0, m0, j0), (t1, m1, j1) in pairwise(ordered):
             if t1 <= t0 or m1 < m0 or j1 < j0:
@@ -300,14 +308,28 @@ class PrefillCost:
         self._tokens = [p[0] for p in ordered]
         self._ms = [p[1] for p in ordered]
         self._j = [p[2] for p in ordered]
+        self._floor_ms, self._floor_j = floor_ms, floor_j
 
     def cost(self, tokens: float, *, after: float = 0.0) -> tuple[float, float]:
-        """(ms, J) to prefill `tokens` of a prompt whose first `after` tokens are already in the cache."""
+        """(ms, J) of a pass over `tokens` of one prompt whose first `after` tokens are in the cache; 0 for none."""
+        if tokens <= 0.0:
+            return 0.0, 0.0
+        return self.of_pass(*self.work(tokens, after=after))
+
+    def work(self, tokens: float, *, after: float = 0.0) -> tuple[float, float]:
+        """(ms, J) that `tokens` of a prompt add to a pass that is above its floor."""
         end_ms, end_j = self._total(after + tokens)
         if after == 0.0:
             return end_ms, end_j
         start_ms, start_j = self._total(after)
         return end_ms - start_ms, end_j - start_j
+
+    def of_pass(self, work_ms: float, work_j: float) -> tuple[float, float]:
+        """(ms, J) of a pass with so much work."""
+        return (
+            work_ms if work_ms > self._floor_ms else self._floor_ms,
+            work_j if work_j > self._floor_j else self._floor_j,
+        )
 
     def _total(self, tokens: float) -> tuple[float, float]:
         right = min(bisect_right(self._tokens, tokens), len(self._tokens) - 1)

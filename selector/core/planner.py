@@ -8,7 +8,7 @@ target) with r_g tokens/s, prompt p_g and answer o_g, an arm's pool of equal bac
     ā  = Σ r_g / Σ (r_g / a_g)                       tokens per request and step (requests are there as r_g / a_g)
     x(b) = b ā / T(b, c)                             tokens/s while decoding;  c: mean of p_g + o_g / 2
     r(b) = x / (1 + x φ),  ρ = r φ                   with φ seconds of prefill per token that stop decoding
-    power above idle = (1 − ρ) A(b) / T(b)           A as in `cost`; prefill energy, the same on every arm, is left out
+    power above idle = (1 − ρ) A(b) / T(b) + r ψ     A as in `cost`; ψ joules of prefill per token beyond idling
 
 b* is the largest batch at which every target is met at the quantile q (z its normal deviate),
 

@@ -110,13 +110,14 @@ class PoolLoad:
         arm = spec.arm
         total = sum(rate for _, rate in mix) or 1.0
         shares = [(demand, rate / total if rate else 1.0 / len(mix)) for demand, rate in mix]
-        inverse = context = prefill_s = 0.0
+        inverse = context = prefill_s = prefill_j = 0.0
         self._limits: list[_Limit] = []
         self._deviate = normal_deviate(quantile)
         for demand, share in shares:
             inverse += share / acceptance.accept_length(arm, demand.text_type)
-            ms, _ = spec.cost.prefill.cost(demand.prompt_tokens)
+            ms, j = spec.cost.prefill.cost(demand.prompt_tokens)
             prefill_s += share * ms / 1e3 / demand.output_tokens
+            prefill_j += share * j / demand.output_tokens
             if demand.tbt_target_ms is not None:
                 mean, slow = acceptance.accept_lengths(arm, demand.text_type, None, demand.output_tokens, quantile)
                 self._limits.append(_Limit(demand, share, mean, 1.0 - slow / mean))
@@ -129,6 +130,7 @@ class PoolLoad:
         self._slowdown = slowdown
         self._prefill_s_per_token = prefill_s * slowdown
         self._idle_w = spec.cost.idle.watts(1)
+        self._prefill_j_per_token = prefill_j - self._idle_w * prefill_s
         self.largest_batch = max(1, min(spec.max_running_requests, int(spec.max_kv_tokens / max(1.0, context))))
 
     def _rates(self, batch: float) -> tuple[float, float, float, float]:
@@ -191,7 +193,8 @@ class PoolLoad:
         """Rate and power above idle at a batch."""
         step_ms, step_j, tokens_per_s, prefill_frac = self._rates(batch)
         active_w = (step_j - self._idle_w * step_ms / 1e3) / (step_ms * self._slowdown / 1e3)
-        return OperatingPoint(batch, tokens_per_s, (1.0 - prefill_frac) * active_w)
+        prefill_w = tokens_per_s * self._prefill_j_per_token
+        return OperatingPoint(batch, tokens_per_s, (1.0 - prefill_frac) * active_w + prefill_w)
 
 
 class PoolCurve:

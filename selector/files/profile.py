@@ -81,7 +81,7 @@ class Idle(FileModel):
 
 
 class PrefillPoint(FileModel):
-    """Prefill of one prompt of `prompt_tokens`."""
+    """Prefill of one prompt of `prompt_tokens` on a busy server, on which short prompts share passes."""
 
     prompt_tokens: PositiveInt
     ms: PositiveFloat
@@ -89,6 +89,16 @@ class PrefillPoint(FileModel):
     provenance: str
     repeats: PositiveInt | None = None
     spread_frac: NonNegative | None = None
+
+
+class PrefillPass(FileModel):
+    """The least that a prefill pass takes: one over a single short prompt."""
+
+    prompt_tokens: PositiveInt
+    ms: PositiveFloat
+    j: PositiveFloat
+    provenance: str
+    repeats: PositiveInt | None = None
 
 
 class Slope(FileModel):
@@ -155,6 +165,9 @@ class Arm(FileModel):
     cannot_serve: tuple[Capability, ...] = ()
     launch: Launch = Launch()
     context_slope: Slope | None = None
+    prefill: tuple[PrefillPoint, ...] | None = None
+    """Where this arm's was measured, its draft's part included; else the profile's."""
+    prefill_pass: PrefillPass | None = None
     cells: tuple[StepCell, ...] = Field(min_length=1)
     acceptance: dict[str, Acceptance] = Field(default_factory=dict)
 
@@ -208,9 +221,15 @@ class Profile(FileModel):
             )
         return self.arms[name]
 
-    def prefill_cost(self) -> PrefillCost:
-        """The cost model of prefill, the same for every arm."""
-        return PrefillCost([(p.prompt_tokens, p.ms, p.j) for p in self.prefill])
+    def prefill_cost(self, name: str) -> PrefillCost:
+        """The cost model of prefill on an arm."""
+        arm = self.arm(name)
+        floor = arm.prefill_pass
+        return PrefillCost(
+            [(p.prompt_tokens, p.ms, p.j) for p in arm.prefill or self.prefill],
+            floor_ms=floor.ms if floor else 0.0,
+            floor_j=floor.j if floor else 0.0,
+        )
 
     def cost(self, name: str) -> ArmCost:
         """The cost model of an arm."""
@@ -226,7 +245,7 @@ class Profile(FileModel):
                 ],
                 ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None,
             ),
-            prefill=self.prefill_cost(),
+            prefill=self.prefill_cost(name),
             idle=IdlePower(bare_w=self.idle.bare_w, served_w=self.idle.served_w),
         )
 
@@ -272,7 +291,7 @@ def parse_profile(text: str, where: str) -> Profile:
         raise ProfileError(f"{where}: version", f"is {data.get('version')!r}", "this release reads version 1")
     profile = validated(Profile, data, where, ProfileError)
     try:
-        profile.prefill_cost()
+        profile.prefill_cost(NO_DRAFTER)
     except DomainError as bad:
         raise ProfileError(f"{where}: prefill", str(bad), "measure those points again") from None
     for name in profile.arms:

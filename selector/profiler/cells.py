@@ -97,6 +97,8 @@ class PrefillCell(FileModel):
     kind: Literal["prefill"] = "prefill"
     arm: str
     prompt_tokens: PositiveInt
+    alone: bool = False
+    """Each in a pass of its own: what a pass takes at least, if the prompt is short."""
     prompts_at_once: PositiveInt
     prompts: PositiveInt
     ms: PositiveFloat

@@ -60,6 +60,9 @@ class StepTotals:
     request_steps: float = 0.0
     step_s: float = 0.0
     tokens: float = 0.0
+    prefill_s: float = 0.0
+    """From the launch of each prefill pass to its result; 0 where the server does not say."""
+    prefill_tokens: float = 0.0
     kv_capacity_tokens: int | None = None
     """Tokens that the KV cache holds; `None` where the server does not say."""
 
@@ -136,6 +139,8 @@ class SglangClient:
             request_steps=request_steps,
             step_s=step_us / 1e6,
             tokens=tokens,
+            prefill_s=load.get("total_prefill_busy_us", 0) / 1e6,
+            prefill_tokens=load.get("total_prefill_uncached_tokens", 0),
             kv_capacity_tokens=load.get("max_total_num_tokens"),
         )
 

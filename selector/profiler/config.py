@@ -26,7 +26,8 @@
     repeats = 2
 
     [prefill]
-    prompt_tokens = [128, 512, 2048, 8192]
+    prompt_tokens = [128, 512, 2048, 8192]    # on a busy server, where short prompts share passes
+    alone_tokens = 128                        # and one that does not share: the least that a pass takes
 
     [[grid]]                          # every batch × every prompt length, for every arm unless `arms` names some
     batches = [1, 8, 32, 64]
@@ -133,9 +134,12 @@ class DecodeSettings(FileModel):
 
 
 class PrefillSettings(FileModel):
-    """Which prompt lengths are prefilled, on the arm `none` alone (a drafter's own prefill is small)."""
+    """Which prompt lengths are prefilled, on every arm unless `arms` names some."""
 
     prompt_tokens: Tokens
+    arms: tuple[str, ...] | None = None
+    alone_tokens: PositiveInt | None = 128
+    """Length of the short prompt that is also prefilled alone: the least that a pass takes. `None` leaves it out."""
     window_s: Annotated[float, Field(ge=1)] = 5.2
     batch_tokens: PositiveInt = 4096
     """Prompts shorter than this are sent several at a time, as many as fit."""
@@ -197,6 +201,8 @@ class SweepArm(FileModel):
     topk: PositiveInt | None = None
     draft: str | None = None
     """Folder of the draft model under --models; `{draft}` in the flags stands for its path."""
+    url: str | None = None
+    """Of a server that runs the arm already, and is left running."""
     flags: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
     imposed_accept_length: Annotated[float, Field(ge=1)] | None = None
@@ -235,8 +241,8 @@ class SweepConfig(FileModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepConfig:
-        if not self.grid and self.acceptance is None:
-            raise ValueError("has neither a [[grid]] of step costs nor [acceptance]: nothing to measure")
+        if not self.grid and self.acceptance is None and self.prefill is None:
+            raise ValueError("has neither a [[grid]] of step costs nor [prefill] nor [acceptance]: nothing to measure")
         if self.acceptance is not None and self.target.weights == "dummy":
             raise ValueError('[acceptance] needs target.weights = "real": dummy weights write no text')
         names = [arm.name for arm in self.arms]
@@ -244,7 +250,7 @@ class SweepConfig(FileModel):
             if names.count(name) > 1:
                 raise ValueError(f"two arms are named {name!r}")
         if self.server.url is not None and len(names) > 1:
-            raise ValueError("server.url is one running server, which runs one arm; list that arm alone")
+            raise ValueError("server.url is one running server, which runs one arm; give each arm its url instead")
         for index, part in enumerate(self.grid):
             for name in part.arms or ():
                 if name not in names:
@@ -253,18 +259,25 @@ class SweepConfig(FileModel):
                 limit = self.server.context_length
                 if tokens >= limit:
                     raise ValueError(f"grid[{index}].prompt_tokens has {tokens}, server.context_length is {limit}")
+        for name in (self.prefill.arms or ()) if self.prefill else ():
+            if name not in names:
+                raise ValueError(f"prefill.arms names {name!r}, which is no arm of this file")
         self._check_running_limit()
         return self
 
     def _check_running_limit(self) -> None:
         batches = [batch for part in self.grid for batch in part.batches]
         largest = max([*batches, *(self.drift.batches if self.drift else ())], default=1)
-        if self.server.url is None and _RUNNING_LIMIT not in self.server.flags:
+        if not all(self.running(arm) for arm in self.arms) and _RUNNING_LIMIT not in self.server.flags:
             raise ValueError(f"server.flags has no {_RUNNING_LIMIT}, which SGLang sets to 48 under speculation")
         if _RUNNING_LIMIT in self.server.flags:
             limit = self.server.flags[self.server.flags.index(_RUNNING_LIMIT) + 1 :][:1]
             if not limit or not limit[0].isdigit() or int(limit[0]) < largest:
                 raise ValueError(f"server.flags has {_RUNNING_LIMIT} below the largest batch, {largest}")
+
+    def running(self, arm: SweepArm) -> str | None:
+        """Where a server of the arm runs already; `None` if it is to be started."""
+        return arm.url or self.server.url
 
     def arm(self, name: str) -> SweepArm:
         """The arm of that name. Raises `KeyError`."""

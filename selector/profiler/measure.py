@@ -16,7 +16,7 @@ from selector.profiler.load import Rig, Shape, measure_decode
 from selector.profiler.meter import EnergyMeter
 from selector.profiler.nvml import GpuFacts
 from selector.profiler.plan import AcceptanceStep, DecodeStep, IdleStep, PrefillStep, Step
-from selector.profiler.prefill import measure_idle, measure_prefill
+from selector.profiler.prefill import measure_idle, measure_lone_prefill, measure_prefill
 from selector.profiler.prompts import Prompt, drawn
 from selector.profiler.rapl import HostEnergy
 from selector.profiler.server import Launcher, RunningServer
@@ -81,16 +81,17 @@ async def _idle(step: IdleStep, config: SweepConfig, bench: Bench, origin: Origi
 async def _prefill(step: PrefillStep, config: SweepConfig, rig: Rig, origin: Origin) -> PrefillCell:
     if config.prefill is None:
         raise UpstreamError("no prefill is configured")
-    cost = await measure_prefill(
-        rig,
-        step.prompt_tokens,
-        window_s=config.prefill.window_s,
-        batch_tokens=config.prefill.batch_tokens,
-        seed=config.decode.seed,
-    )
+    settings, seed = config.prefill, config.decode.seed
+    if step.alone:
+        cost = await measure_lone_prefill(rig, step.prompt_tokens, window_s=settings.window_s, seed=seed)
+    else:
+        cost = await measure_prefill(
+            rig, step.prompt_tokens, window_s=settings.window_s, batch_tokens=settings.batch_tokens, seed=seed
+        )
     return PrefillCell(
         arm=step.arm,
         prompt_tokens=step.prompt_tokens,
+        alone=step.alone,
         prompts_at_once=cost.prompts_at_once,
         prompts=cost.prompts,
         ms=cost.ms,
@@ -154,7 +155,7 @@ def describe(step: Step) -> str:
     if isinstance(step, IdleStep):
         return f"idle power {'bare' if step.arm is None else f'with {step.arm} up'}"
     if isinstance(step, PrefillStep):
-        return f"prefill of {step.prompt_tokens} tokens on {step.arm}"
+        return f"prefill of {step.prompt_tokens} tokens{' alone' if step.alone else ''} on {step.arm}"
     return f"{step.arm} batch {step.batch} prompt {step.prompt_tokens} ({step.sweep_pass}, {step.method})"
 
 

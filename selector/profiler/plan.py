@@ -1,7 +1,7 @@
 """What a sweep has to measure, in which order, and how long each step may take.
 
-The order is that of the file, the arms one launch each; idle power first, bare and then with the first server up, the
-prefill of the arm `none` after its decode cells, an arm's accept lengths after its own, and the drift cells in a second
+The order is that of the file, the arms one launch each; idle power first, bare and then with the first server up, an
+arm's prefill after its decode cells, its accept lengths after that, and the drift cells in a second
 launch of the first arm at the end.
 """
 
@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from selector.files.profile import NO_DRAFTER
 from selector.profiler.cells import AcceptanceCell, Cell, DecodeCell, IdleCell, Pass, PrefillCell
 from selector.profiler.config import Method, SweepArm, SweepConfig
 
@@ -34,10 +33,11 @@ class IdleStep:
 
 @dataclass(frozen=True, slots=True)
 class PrefillStep:
-    """Prefill of prompts of one length."""
+    """Prefill of prompts of one length; `alone`, each in a pass of its own however short it is."""
 
     arm: str
     prompt_tokens: int
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ class Launch:
 def plan(config: SweepConfig, metered: bool) -> list[Launch]:
     """All launches of a sweep in order. Idle steps need a meter."""
     idle = config.idle is not None and metered
-    launches = [Launch(None, (IdleStep(None),))] if idle and config.server.url is None else []
+    started = not any(config.running(arm) for arm in config.arms)
+    launches = [Launch(None, (IdleStep(None),))] if idle and started else []
     for position, arm in enumerate(config.arms):
         steps: list[Step] = [IdleStep(arm.name)] if idle and position == 0 else []
         steps += _decode_steps(config, arm)
-        if arm.name == NO_DRAFTER and config.prefill is not None:
-            steps += [PrefillStep(arm.name, tokens) for tokens in config.prefill.prompt_tokens]
+        steps += _prefill_steps(config, arm)
         if arm.speculates and config.acceptance is not None:
             steps += [
                 AcceptanceStep(arm.name, text_type, repeat)
@@ -104,6 +104,16 @@ def plan(config: SweepConfig, metered: bool) -> list[Launch]:
             )
         )
     return launches
+
+
+def _prefill_steps(config: SweepConfig, arm: SweepArm) -> Iterable[Step]:
+    settings = config.prefill
+    if settings is None or (settings.arms is not None and arm.name not in settings.arms):
+        return
+    if settings.alone_tokens is not None:
+        yield PrefillStep(arm.name, settings.alone_tokens, alone=True)
+    for tokens in settings.prompt_tokens:
+        yield PrefillStep(arm.name, tokens)
 
 
 def _decode_steps(config: SweepConfig, arm: SweepArm) -> Iterable[Step]:
@@ -130,7 +140,7 @@ def left_to_do(launches: Sequence[Launch], cells: Iterable[Cell]) -> list[Launch
         if isinstance(cell, DecodeCell):
             repeats[cell.arm, cell.sweep_pass, cell.batch, cell.prompt_tokens, cell.method] += len(cell.repeats)
         elif isinstance(cell, PrefillCell):
-            others.add(PrefillStep(cell.arm, cell.prompt_tokens))
+            others.add(PrefillStep(cell.arm, cell.prompt_tokens, cell.alone))
         elif isinstance(cell, IdleCell):
             others.add(IdleStep(cell.arm))
         elif isinstance(cell, AcceptanceCell):
@@ -157,7 +167,7 @@ class Pace:
     def __init__(self, config: SweepConfig, cells: Iterable[Cell]) -> None:
         self._config = config
         launches = [cell.origin.launch_s for cell in cells if cell.origin.launch_s is not None]
-        unknown_s = _FIRST_LAUNCH_S if config.server.url is None else 0.0
+        unknown_s = 0.0 if all(config.running(arm) for arm in config.arms) else _FIRST_LAUNCH_S
         self._launch_s = max(launches[-3:]) if launches else unknown_s
         self._ratio = 1.0
 

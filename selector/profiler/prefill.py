@@ -68,6 +68,35 @@ async def measure_prefill(
     )
 
 
+async def measure_lone_prefill(rig: Rig, prompt_tokens: int, *, window_s: float, seed: int) -> PrefillCost:
+    """Prompts that are answered with one token, one after the other, each in a pass of its own.
+
+    Time is the server's own, from the launch of a pass to its result, where it counts that: a client's would hold the
+    way there and back. Energy is mean power × that time. Raises `MeterError` and `UpstreamError`.
+    """
+
+    async def one(label: str) -> None:
+        await rig.client.generate(random_prompts(f"{seed} lone prefill {label}", 1, prompt_tokens, rig.vocab_size), 1)
+
+    await one("warm-up")
+    before = await rig.client.step_totals()
+    start_s, prompts = rig.clock.now(), 0
+    while rig.clock.now() - start_s < window_s:
+        await one(f"{prompts}")
+        prompts += 1
+    end_s = rig.clock.now()
+    busy_s = (await rig.client.step_totals()).prefill_s - before.prefill_s
+    energy = await rig.energy([(start_s, end_s)])
+    seconds = (busy_s if 0.0 < busy_s < end_s - start_s else end_s - start_s) / prompts
+    return PrefillCost(
+        prompts_at_once=1,
+        prompts=prompts,
+        ms=1e3 * seconds,
+        j=None if energy is None else energy.energy_j / (end_s - start_s) * seconds,
+        energy=energy,
+    )
+
+
 async def measure_idle(meter: EnergyMeter, clock: Clock, *, settle_s: float, window_s: float) -> EnergyWindow:
     """Power of the GPUs without work. Raises `MeterError`."""
     await clock.sleep(settle_s)

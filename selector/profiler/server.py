@@ -96,8 +96,13 @@ class ProcessLauncher:
     async def launch(self, arm: SweepArm) -> AsyncIterator[RunningServer]:
         """Runs the arm's server for the length of the context.
 
-        Raises `UpstreamError` with the end of its log when it dies or is not ready in time.
+        One that runs already (`url` of the arm) is used and left running. Raises `UpstreamError` with the end of its
+        log when it dies or is not ready in time.
         """
+        if arm.url is not None:
+            async with RunningLauncher(arm.url, self._clock).launch(arm) as running:
+                yield running
+            return
         argv, env = command_line(self._config, arm, self._models)
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{arm.name}.log"

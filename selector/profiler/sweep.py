@@ -116,7 +116,7 @@ class Sweep:
         )
 
     async def _run_launch(self, launch: Launch, number: int) -> None:
-        self._forbid_others()
+        self._forbid_others(launch)
         if launch.arm is None:
             for step in launch.steps:
                 await self._try(step, None, self._origin(None, ""))
@@ -168,9 +168,10 @@ class Sweep:
         if self._deadline_s is not None and self._bench.clock.now() + seconds > self._deadline_s:
             raise _DeadlineError
 
-    def _forbid_others(self) -> None:
+    def _forbid_others(self, launch: Launch) -> None:
         """Whoever computes on the GPU before our server does is another."""
-        if self._bench.meter is not None and self._config.server.url is None:
+        running = launch.arm is not None and self._config.running(launch.arm) is not None
+        if self._bench.meter is not None and not running:
             self._bench.meter.allow_processes(lambda pid: False)
 
     async def _warm_up(self, server: RunningServer) -> None:
@@ -193,7 +194,7 @@ class Sweep:
         return Origin(
             argv=server.argv if server else (),
             env=dict(server.env) if server else {},
-            url=self._config.server.url,
+            url=server.client.url if server and not server.argv else None,
             engine=engine,
             gpu=facts.name if facts else None,
             driver=facts.driver if facts else None,

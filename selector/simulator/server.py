@@ -312,15 +312,15 @@ class ServerModel:
         """(ms, J) of one forward pass over the chunks, alone on the GPU."""
         prefill = self.cost.prefill
         job, todo = chunks[0]
-        ms, j = prefill.cost(todo, after=job._prefilled)
-        if len(chunks) == 1:
-            return ms, j
-        for job, todo in chunks[1:]:
-            more_ms, more_j = prefill.cost(todo, after=job._prefilled)
-            ms, j = ms + more_ms, j + more_j
-        # The fixed part of a pass is paid once, but attention is not that of one long prompt.
-        whole_ms, whole_j = prefill.cost(tokens)
-        return min(ms, whole_ms), min(j, whole_j)
+        ms, j = prefill.work(todo, after=job._prefilled)
+        if len(chunks) > 1:
+            for job, todo in chunks[1:]:
+                more_ms, more_j = prefill.work(todo, after=job._prefilled)
+                ms, j = ms + more_ms, j + more_j
+            # What a pass takes beside its tokens is paid once, but attention is not that of one long prompt.
+            whole_ms, whole_j = prefill.work(tokens)
+            ms, j = min(ms, whole_ms), min(j, whole_j)
+        return prefill.of_pass(ms, j)
 
     def _end_prefill(self, prefill: _Prefill) -> None:
         self.now_s = prefill.end_s
