@@ -140,7 +140,8 @@ def _simulated(coming: Sequence[TraceRequest], plan: LivePlan, cell: LiveCell) -
     typed = with_text_types(bare, mix, plan.seed)
     return [
         SimulatedRequest(
-            trace=replace(each, request_id=f"r{number}"),
+            # With dummy weights an answer ends where its request says, so servers and router know its length.
+            trace=replace(each, request_id=f"r{number}", max_output_tokens=each.output_tokens),
             text_type=each.text_type or "",
             slo_class="live",
             tbt_target_ms=cell.target_ms,

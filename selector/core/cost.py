@@ -284,23 +284,30 @@ def _outer_slopes(contexts: FloatArray, values: FloatArray, derived: float) -> t
 class PrefillCost:
     """Time and energy to prefill prompts: `work` by their length, and never less than a pass takes at all.
 
-        pass over several prompts = max(floor, Σ work)
+        pass over several prompts = max(floor, Σ work)        stall of those who decode = pass + resuming
 
     `points` are (prompt tokens, ms, J) of a server kept busy, where short prompts share passes; the work is linear
     between them and from 0, and beyond the last by the last segment's slope. The floor is a pass over one short prompt:
-    the weights are read and every kernel is launched for a few tokens as for hundreds.
+    the weights are read and every kernel is launched for a few tokens as for hundreds. After a pass, the requests that
+    were decoding wait a little longer: the engine prepares their next step anew, which it otherwise does while a step
+    runs.
     """
 
-    __slots__ = ("_floor_j", "_floor_ms", "_j", "_ms", "_tokens")
+    __slots__ = ("_floor_j", "_floor_ms", "_j", "_ms", "_tokens", "resume_ms")
 
     def __init__(
-        self, points: Sequence[tuple[float, float, float]], *, floor_ms: float = 0.0, floor_j: float = 0.0
+        self,
+        points: Sequence[tuple[float, float, float]],
+        *,
+        floor_ms: float = 0.0,
+        floor_j: float = 0.0,
+        resume_ms: float = 0.0,
     ) -> None:
-        """Raises `DomainError` without points, for points that do not rise, and for a floor below 0."""
+        """Raises `DomainError` without points, for points that do not rise, and for a floor or pause below 0."""
         if not points:
             raise DomainError("a prefill cost needs at least one point")
-        if floor_ms < 0.0 or floor_j < 0.0:
-            raise DomainError(f"a prefill pass takes no less than nothing: {(floor_ms, floor_j)}")
+        if min(floor_ms, floor_j, resume_ms) < 0.0:
+            raise DomainError(f"a prefill pass takes no less than nothing: {(floor_ms, floor_j, resume_ms)}")
         ordered = [(0.0, 0.0, 0.0), *sorted(points)]
         for (t0, m0, j0), (t1, m1, j1) in pairwise(ordered):
             if t1 <= t0 or m1 < m0 or j1 < j0:
@@ -309,12 +316,17 @@ class PrefillCost:
         self._ms = [p[1] for p in ordered]
         self._j = [p[2] for p in ordered]
         self._floor_ms, self._floor_j = floor_ms, floor_j
+        self.resume_ms = resume_ms
 
     def cost(self, tokens: float, *, after: float = 0.0) -> tuple[float, float]:
         """(ms, J) of a pass over `tokens` of one prompt whose first `after` tokens are in the cache; 0 for none."""
         if tokens <= 0.0:
             return 0.0, 0.0
         return self.of_pass(*self.work(tokens, after=after))
+
+    def stall_ms(self, tokens: float, *, after: float = 0.0) -> float:
+        """How long such a pass keeps others from decoding; 0 for none."""
+        return self.cost(tokens, after=after)[0] + self.resume_ms if tokens > 0.0 else 0.0
 
     def work(self, tokens: float, *, after: float = 0.0) -> tuple[float, float]:
         """(ms, J) that `tokens` of a prompt add to a pass that is above its floor."""

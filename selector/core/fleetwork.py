@@ -117,8 +117,8 @@ class FleetWork:
         was_busy = lane.own + lane.others > 0
         lane.own += 1
         lane.context_tokens += _context(request)
-        prefill_ms, prefill_j = lane.spec.cost.prefill.cost(request.prompt_tokens)
-        lane.ahead_s += prefill_ms / 1e3
+        _, prefill_j = lane.spec.cost.prefill.cost(request.prompt_tokens)
+        lane.ahead_s += lane.spec.cost.prefill.stall_ms(request.prompt_tokens) / 1e3
         self._changed(lane, was_busy)
         return prefill_j
 

@@ -212,7 +212,7 @@ class Forecast:
         `cached_tokens` of its prompt are expected in the backend's prefix cache.
         """
         prefill = self._specs[best.backend].cost.prefill
-        prefill_ms, _ = prefill.cost(request.prompt_tokens - cached_tokens, after=cached_tokens)
+        prefill_ms = prefill.stall_ms(request.prompt_tokens - cached_tokens, after=cached_tokens)
         self._prefill.sent(best.backend, prefill_ms, fleet.now_s)
         self._work.sent(prefill_ms, fleet.now_s)
         return Decision(

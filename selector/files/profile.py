@@ -99,6 +99,9 @@ class PrefillPass(FileModel):
     j: PositiveFloat
     provenance: str
     repeats: PositiveInt | None = None
+    resume_ms: NonNegative = 0.0
+    """After any pass, until those who were decoding go on."""
+    resume_provenance: str | None = None
 
 
 class Slope(FileModel):
@@ -229,6 +232,7 @@ class Profile(FileModel):
             [(p.prompt_tokens, p.ms, p.j) for p in arm.prefill or self.prefill],
             floor_ms=floor.ms if floor else 0.0,
             floor_j=floor.j if floor else 0.0,
+            resume_ms=floor.resume_ms if floor else 0.0,
         )
 
     def cost(self, name: str) -> ArmCost:
@@ -324,6 +328,12 @@ def provenance_keys(profile: Profile) -> Iterable[tuple[str, str]]:
     for name, arm in profile.arms.items():
         if arm.context_slope:
             yield f"arms.{name}.context_slope", arm.context_slope.provenance
+        for index, point in enumerate(arm.prefill or ()):
+            yield f"arms.{name}.prefill[{index}]", point.provenance
+        if arm.prefill_pass:
+            yield f"arms.{name}.prefill_pass", arm.prefill_pass.provenance
+            if arm.prefill_pass.resume_provenance:
+                yield f"arms.{name}.prefill_pass.resume_ms", arm.prefill_pass.resume_provenance
         for index, cell in enumerate(arm.cells):
             yield f"arms.{name}.cells[{index}]", cell.provenance
         for text_type, value in arm.acceptance.items():

@@ -17,21 +17,19 @@ from selector.files.profile import (
     Gpu,
     Idle,
     Launch,
-    PrefillPoint,
     Profile,
     Provenance,
     StepCell,
     Target,
 )
-from selector.profiler.cells import Cell, IdleCell, PrefillCell
-from selector.profiler.checks import Ceiling, spread_frac
+from selector.profiler.cells import Cell, IdleCell
+from selector.profiler.checks import IMPOSSIBLE, Ceiling
 from selector.profiler.config import SweepArm, SweepConfig
 from selector.profiler.merge import MergedCell, merged_cells
 from selector.profiler.modelsize import ModelSize
+from selector.profiler.prefillcost import arm_prefill, plain_prefill
 from selector.profiler.provenance import measured_provenance, pruned
 from selector.profiler.report import sweep_report
-
-_IMPOSSIBLE = "remove that line from cells.jsonl and measure it again"
 
 
 def assemble(
@@ -52,7 +50,7 @@ def assemble(
     target = _target(config, base, size, provenance)
     ceiling = ceiling_of(config, target, size)
     idle = _idle(cells, base, provenance)
-    prefill = _prefill(cells, base, provenance, ceiling)
+    prefill = plain_prefill(cells, base, provenance, ceiling)
     arms: dict[str, Arm] = {}
     fractions: dict[str, list[float]] = {}
     for arm in config.arms:
@@ -61,7 +59,9 @@ def assemble(
             key = f"sweep-{arm.name}"
             provenance[key] = measured_provenance(merged[0].origin, f"{config.decode.method} method, closed batches")
             fractions[arm.name] = [_achieved(arm, cell, ceiling, idle.bare_w) for cell in merged]
-            arms[arm.name] = _arm(arm, merged, base.arms.get(arm.name) if base else None, key)
+            old = base.arms.get(arm.name) if base else None
+            prefills = arm_prefill(arm.name, cells, prefill, old, provenance)
+            arms[arm.name] = _arm(arm, merged, old, key).model_copy(update=prefills)
     if NO_DRAFTER not in arms:
         raise InputError("cells.jsonl", f"has no decode cell of {NO_DRAFTER!r}", "run the sweep on until it has")
     profile = Profile(
@@ -129,11 +129,11 @@ def _achieved(arm: SweepArm, cell: MergedCell, ceiling: Ceiling, idle_w: float) 
     fraction = ceiling.step_floor_ms(cell.batch, point.context_tokens, arm.verify_tokens) / point.step_ms
     place = f"cells.jsonl: {arm.name} batch {cell.batch} prompt {cell.prompt_tokens}"
     if fraction > 1:
-        raise InputError(f"{place}: step_ms", f"is {point.step_ms:.3f}, {fraction:.2f} × the roofline", _IMPOSSIBLE)
+        raise InputError(f"{place}: step_ms", f"is {point.step_ms:.3f}, {fraction:.2f} × the roofline", IMPOSSIBLE)
     least_j = idle_w * point.step_ms / 1e3
     if point.step_j < least_j:
         raise InputError(
-            f"{place}: step_j", f"is {point.step_j:.3f}, idling takes {least_j:.3f} J in that time", _IMPOSSIBLE
+            f"{place}: step_j", f"is {point.step_j:.3f}, idling takes {least_j:.3f} J in that time", IMPOSSIBLE
         )
     return fraction
 
@@ -191,44 +191,6 @@ def _idle(cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Pro
     bare_w = fmean(cell.energy.watts_mean for cell in bare)
     resident_w = fmean(cell.energy.watts_mean for cell in resident)
     return Idle(bare_w=round(bare_w, 2), served_w=round(max(resident_w, bare_w), 2), provenance="sweep-idle")
-
-
-def _prefill(
-    cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Provenance], ceiling: Ceiling
-) -> tuple[PrefillPoint, ...]:
-    by_length: dict[int, list[PrefillCell]] = {}
-    for cell in cells:
-        if isinstance(cell, PrefillCell) and cell.j is not None:
-            by_length.setdefault(cell.prompt_tokens, []).append(cell)
-    if not by_length:
-        if base is None:
-            raise InputError("cells.jsonl", "has no prefill cell with energy", "run the sweep on, or give --base")
-        return base.prefill
-    points = []
-    for tokens, same in sorted(by_length.items()):
-        ms = fmean(cell.ms for cell in same)
-        floor_ms = ceiling.prefill_floor_ms(tokens)
-        if floor_ms > ms:
-            raise InputError(
-                f"cells.jsonl: prefill of {tokens} tokens: ms",
-                f"is {ms:.3f}, {floor_ms / ms:.2f} × the roofline",
-                _IMPOSSIBLE,
-            )
-        points.append(
-            PrefillPoint(
-                prompt_tokens=tokens,
-                ms=round(ms, 4),
-                j=round(fmean(cell.j for cell in same if cell.j is not None), 5),
-                provenance="sweep-prefill",
-                repeats=len(same),
-                spread_frac=_rounded(spread_frac([cell.ms for cell in same]), 5),
-            )
-        )
-    first = next(iter(by_length.values()))[0]
-    provenance["sweep-prefill"] = measured_provenance(
-        first.origin, "prompts answered with one token, back to back, short ones several at a time, no prefix cache"
-    )
-    return tuple(points)
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

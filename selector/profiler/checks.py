@@ -21,6 +21,9 @@ from selector.core.cost import ContextSlope, StepCost, StepPoint
 from selector.profiler.modelsize import ModelSize
 
 _BYTES_PER_PARAMETER = 2.0
+IMPOSSIBLE = "remove that line from cells.jsonl and measure it again"
+"""What to do about a cell that cannot be."""
+
 _NOISE_FRAC = 0.02
 """A cell may be this much cheaper than a smaller one before it counts as out of order."""
 

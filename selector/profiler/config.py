@@ -134,12 +134,14 @@ class DecodeSettings(FileModel):
 
 
 class PrefillSettings(FileModel):
-    """Which prompt lengths are prefilled, on every arm unless `arms` names some."""
+    """Which prompts are prefilled on a busy server, where short ones share passes, and which alone."""
 
     prompt_tokens: Tokens
-    arms: tuple[str, ...] | None = None
+    """On the arm `none`."""
+    drafting_prompt_tokens: tuple[PositiveInt, ...] = (512,)
+    """On arms that draft: how much their own part adds is a ratio, and one length tells it."""
     alone_tokens: PositiveInt | None = 128
-    """Length of the short prompt that is also prefilled alone: the least that a pass takes. `None` leaves it out."""
+    """A short prompt, on every arm: the least that a pass takes. `None` leaves it out."""
     window_s: Annotated[float, Field(ge=1)] = 5.2
     batch_tokens: PositiveInt = 4096
     """Prompts shorter than this are sent several at a time, as many as fit."""
@@ -259,9 +261,6 @@ class SweepConfig(FileModel):
                 limit = self.server.context_length
                 if tokens >= limit:
                     raise ValueError(f"grid[{index}].prompt_tokens has {tokens}, server.context_length is {limit}")
-        for name in (self.prefill.arms or ()) if self.prefill else ():
-            if name not in names:
-                raise ValueError(f"prefill.arms names {name!r}, which is no arm of this file")
         self._check_running_limit()
         return self
 

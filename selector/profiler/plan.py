@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from selector.files.profile import NO_DRAFTER
 from selector.profiler.cells import AcceptanceCell, Cell, DecodeCell, IdleCell, Pass, PrefillCell
 from selector.profiler.config import Method, SweepArm, SweepConfig
 
@@ -108,11 +109,11 @@ def plan(config: SweepConfig, metered: bool) -> list[Launch]:
 
 def _prefill_steps(config: SweepConfig, arm: SweepArm) -> Iterable[Step]:
     settings = config.prefill
-    if settings is None or (settings.arms is not None and arm.name not in settings.arms):
+    if settings is None:
         return
     if settings.alone_tokens is not None:
         yield PrefillStep(arm.name, settings.alone_tokens, alone=True)
-    for tokens in settings.prompt_tokens:
+    for tokens in settings.prompt_tokens if arm.name == NO_DRAFTER else settings.drafting_prompt_tokens:
         yield PrefillStep(arm.name, tokens)
 
 

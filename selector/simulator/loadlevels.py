@@ -92,5 +92,5 @@ def _prefill_work(requests: Sequence[SimulatedRequest], profile: Profile) -> Pre
     prefill = profile.cost(next(iter(profile.arms))).prefill
     work = PrefillWork(window_s=1e4)
     for request in requests:
-        work.sent(prefill.cost(request.trace.prompt_tokens)[0], request.trace.arrival_s)
+        work.sent(prefill.stall_ms(request.trace.prompt_tokens), request.trace.arrival_s)
     return work

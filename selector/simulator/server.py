@@ -320,7 +320,11 @@ class ServerModel:
             # What a pass takes beside its tokens is paid once, but attention is not that of one long prompt.
             whole_ms, whole_j = prefill.work(tokens)
             ms, j = min(ms, whole_ms), min(j, whole_j)
-        return prefill.of_pass(ms, j)
+        ms, j = prefill.of_pass(ms, j)
+        if self._jobs:
+            # Nothing is computed while those who decode wait for their next step.
+            ms, j = ms + prefill.resume_ms, j + self.cost.idle.watts(1) * prefill.resume_ms / 1e3
+        return ms, j
 
     def _end_prefill(self, prefill: _Prefill) -> None:
         self.now_s = prefill.end_s

@@ -156,7 +156,7 @@ class PrefillTable:
 
     def __init__(self, cost: PrefillCost, longest: int) -> None:
         table = np.array([cost.work(tokens) for tokens in range(max(longest, DEFAULT_CHUNK_TOKENS) + 1)])
-        self.floor_ms = cost.of_pass(0.0, 0.0)[0]
+        self.pass_ms = cost.of_pass(0.0, 0.0)[0] + cost.resume_ms
         self.ms: FloatArray = table[:, 0]
         self.j: FloatArray = table[:, 1]
         # Of prompts in one pass the whole may cost less than the parts, but no token costs less than these.
@@ -184,7 +184,7 @@ class PrefillBound:
         net_j = min(
             least_j - self._idle_w * own_s, self._energy_frac * least_j - self._idle_w * self._busy_frac * own_s
         )
-        # Every pass over a part of it takes the floor at most beside its work.
+        # Every pass over a part of it takes its floor and a resumption at most beside the work.
         passes = -(-prompt_tokens // DEFAULT_CHUNK_TOKENS)
-        most_s = (float(table.ms[prompt_tokens]) + passes * table.floor_ms) / 1e3 * self._slowdown
+        most_s = (float(table.ms[prompt_tokens]) + passes * table.pass_ms) / 1e3 * self._slowdown
         return net_j, todo * table.least_ms_per_token / 1e3, most_s

@@ -167,6 +167,25 @@ def test_prefill_points_that_fall_are_refused(points: list[tuple[float, float, f
         PrefillCost(points)
 
 
+def test_a_pass_takes_its_floor_however_short_and_others_wait_until_they_resume() -> None:
+    cost = PrefillCost([(1000, 10, 7), (3000, 50, 30)], floor_ms=14.0, floor_j=3.0, resume_ms=2.5)
+    assert cost.work(500) == pytest.approx((5, 3.5))
+    assert cost.cost(500) == pytest.approx((14, 3.5))
+    assert cost.cost(100) == pytest.approx((14, 3))
+    assert cost.cost(2000) == pytest.approx((30, 18.5))
+    assert cost.of_pass(13.0, 1.0) == (14.0, 3.0)
+    assert cost.stall_ms(500) == pytest.approx(16.5)
+    assert cost.stall_ms(1000, after=1000) == pytest.approx(22.5)
+    assert cost.cost(0, after=500) == (0, 0)
+    assert cost.stall_ms(0) == 0
+
+
+@pytest.mark.parametrize("wrong", [{"floor_ms": -1.0}, {"floor_j": -1.0}, {"resume_ms": -1.0}])
+def test_a_pass_that_takes_less_than_nothing_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(DomainError, match="no less than nothing"):
+        PrefillCost([(10, 1, 1)], **wrong)
+
+
 def test_the_active_energy_of_a_step_leaves_out_idling() -> None:
     cost = ArmCost(arm="a", verify_tokens=4, step=GRID, prefill=PREFILL, idle=IdlePower(bare_w=80.0, served_w=100.0))
     assert [cost.idle.watts(servers) for servers in (0, 1, 3)] == [80.0, 100.0, 100.0]

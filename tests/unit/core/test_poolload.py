@@ -35,7 +35,8 @@ def test_a_point_is_rate_and_power_of_step_costs_with_prefill_in_between() -> No
     prefill_s = 0.012 / 250
     assert point.tokens_per_s == pytest.approx(decoding / (1 + decoding * prefill_s))
     active_w = (step_j - 95.0 * step_ms / 1e3) / (step_ms / 1e3)
-    assert point.power_w == pytest.approx(active_w * (1 - point.tokens_per_s * prefill_s))
+    prefill_w = point.tokens_per_s * (500 * 0.016 / 250 - 95.0 * prefill_s)
+    assert point.power_w == pytest.approx(active_w * (1 - point.tokens_per_s * prefill_s) + prefill_w)
     assert point.tbt_ms == pytest.approx(8e3 / point.tokens_per_s)
 
 

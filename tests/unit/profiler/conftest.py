@@ -135,6 +135,8 @@ class FakeSglang:
     """Share of the time that its step totals account for."""
     die_after: int | None = None
     """Batches after which the server is gone."""
+    counts_prefill: bool = True
+    prefill_us: float = 0.0
     url: str = ""
 
     def __post_init__(self) -> None:
@@ -199,6 +201,7 @@ class FakeSglang:
         together = min(batch, self.max_running)
         gpu.set_power(clock.now(), costs.prefill_w)
         start_s = clock.now() + batch * prompt / costs.prompt_tokens_per_s
+        self.prefill_us += 1e6 * (start_s - clock.now())
         steps = -(-(tokens - 1) // costs.accept_length)
         at_s, ends = start_s, []
         for step in range(steps):
@@ -241,7 +244,9 @@ class FakeSglang:
         self._check(request)
         made = bisect_right(self._step_ends, self.clock.now() + 1e-9)
         moments = self._totals(made // PUBLISH_STEPS * PUBLISH_STEPS)
-        load = {"num_running_reqs": self._running, "num_waiting_reqs": 0}
+        load: dict[str, Any] = {"num_running_reqs": self._running, "num_waiting_reqs": 0}
+        if self.counts_prefill:
+            load["total_prefill_busy_us"] = round(self.prefill_us)
         if self.publishes and moments[0] > 0:
             load["decode_moments"] = moments
         return web.json_response({"loads": [load]})

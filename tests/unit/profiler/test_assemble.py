@@ -247,6 +247,50 @@ def test_a_step_faster_than_its_arithmetic_is_refused() -> None:
         assemble(wide, sweep(), base())
 
 
+def prefill(arm: str, tokens: int, ms: float, j: float, *, alone: bool = False) -> PrefillCell:
+    return PrefillCell(
+        arm=arm, prompt_tokens=tokens, alone=alone, prompts_at_once=1, prompts=100, ms=ms, j=j, energy=metered(640.0),
+        origin=ORIGIN,
+    )  # fmt: skip
+
+
+def test_a_draft_makes_prefill_dearer_by_one_ratio_and_a_pass_has_its_own_floor() -> None:
+    added = [
+        prefill("eagle3-k2", 512, 1.1 * 12.8, 1.2 * 8.192),
+        prefill("eagle3-k2", 128, 18.0, 8.0, alone=True),
+        prefill("none", 128, 14.0, 6.0, alone=True),
+        prefill("none", 128, 15.0, 7.0, alone=True),
+    ]
+    profile, _ = assemble(CONFIG, [*sweep(), *added], base())
+    drafting, plain = profile.arms["eagle3-k2"], profile.arms["none"]
+    assert plain.prefill is None
+    assert [(point.prompt_tokens, point.ms) for point in profile.prefill] == [(512, 12.8), (2048, 51.2)]
+    assert drafting.prefill is not None and drafting.prefill_pass is not None and plain.prefill_pass is not None
+    assert [point.ms for point in drafting.prefill] == pytest.approx([1.1 * 12.8, 1.1 * 51.2])
+    assert [point.j for point in drafting.prefill] == pytest.approx([1.2 * 8.192, 1.2 * 32.768])
+    assert profile.provenance[drafting.prefill[0].provenance].kind == "derived"
+    assert (plain.prefill_pass.ms, plain.prefill_pass.j, plain.prefill_pass.repeats) == (14.5, 6.5, 2)
+    assert profile.provenance[plain.prefill_pass.provenance].kind == "measured"
+    assert profile.cost("eagle3-k2").prefill.cost(128) == (18.0, 8.0)
+    assert profile.cost("eagle3-k2").prefill.cost(2048)[0] == pytest.approx(1.1 * 51.2)
+    assert profile.cost("none").prefill.cost(128) == (14.5, 6.5)
+
+
+def test_prefill_of_an_arm_that_was_not_measured_again_stays() -> None:
+    arms = {name: arm.model_dump() for name, arm in base().arms.items()}
+    arms["eagle3-k2"]["prefill"] = [{"prompt_tokens": 1000, "ms": 33, "j": 22, "provenance": "old"}]
+    arms["eagle3-k2"]["prefill_pass"] = {
+        "prompt_tokens": 128, "ms": 17, "j": 8, "provenance": "old", "resume_ms": 5, "resume_provenance": "paper",
+    }  # fmt: skip
+    profile, _ = assemble(CONFIG, sweep(), base(arms=arms))
+    arm = profile.arms["eagle3-k2"]
+    assert arm.prefill is not None and arm.prefill[0].ms == 33
+    assert arm.prefill_pass is not None and arm.prefill_pass.resume_ms == 5
+    again, _ = assemble(CONFIG, [*sweep(), prefill("eagle3-k2", 128, 18.0, 8.0, alone=True)], base(arms=arms))
+    renewed = again.arms["eagle3-k2"].prefill_pass
+    assert renewed is not None and (renewed.ms, renewed.resume_ms, renewed.resume_provenance) == (18.0, 5, "paper")
+
+
 def test_a_step_cheaper_than_idling_is_refused() -> None:
     with pytest.raises(InputError, match=r"step_j: is 0\.700, idling takes 0\.800 J"):
         assemble(CONFIG, edited(with_cost(10.0, 0.7)), base())

@@ -8,7 +8,7 @@ import pytest
 
 from selector.errors import MeterError, UpstreamError
 from selector.profiler.load import Shape, measure_decode
-from selector.profiler.prefill import measure_idle, measure_prefill
+from selector.profiler.prefill import measure_idle, measure_lone_prefill, measure_prefill
 
 WINDOW_S = 5.5
 
@@ -141,6 +141,16 @@ async def test_prefill_costs_what_the_prompt_takes(rig, fake, tokens, at_once) -
     assert cost.ms == pytest.approx(1e3 * true_s, rel=0.01)
     assert cost.j == pytest.approx(fake.costs.prefill_w * true_s, rel=0.01)
     assert {new for _, _, new in fake.generations} == {1}
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_a_lone_prefill_takes_what_the_server_counts_or_else_what_the_client_sees(rig, fake, counts) -> None:
+    fake.counts_prefill = counts
+    cost = await measure_lone_prefill(rig, 128, window_s=WINDOW_S, seed=1)
+    assert {batch for batch, _, _ in fake.generations} == {1}
+    true_s = 128 / fake.costs.prompt_tokens_per_s
+    assert cost.ms == pytest.approx(1e3 * true_s, rel=0.01)
+    assert cost.j == pytest.approx(fake.costs.prefill_w * true_s, rel=0.01)
 
 
 async def test_idle_power_is_that_of_the_board(meter, clock, gpu) -> None:

@@ -85,7 +85,7 @@ def shape(cell: object) -> tuple[object, ...]:
     if isinstance(cell, DecodeCell):
         return cell.arm, cell.sweep_pass, cell.batch, cell.prompt_tokens
     if isinstance(cell, PrefillCell):
-        return cell.arm, "prefill", cell.prompt_tokens
+        return cell.arm, "prefill alone" if cell.alone else "prefill", cell.prompt_tokens
     assert isinstance(cell, IdleCell)
     return "idle", cell.arm
 
@@ -95,12 +95,17 @@ EVERYTHING = [
     ("idle", "none"),
     ("none", "main", 1, 512),
     ("none", "main", 8, 512),
+    ("none", "prefill alone", 128),
     ("none", "prefill", 1024),
     ("none", "prefill", 4096),
     ("eagle3-k2", "main", 1, 512),
     ("eagle3-k2", "main", 8, 512),
+    ("eagle3-k2", "prefill alone", 128),
+    ("eagle3-k2", "prefill", 512),
     ("ngram-8", "main", 1, 512),
     ("ngram-8", "main", 8, 512),
+    ("ngram-8", "prefill alone", 128),
+    ("ngram-8", "prefill", 512),
     ("none", "drift", 1, 512),
 ]
 
@@ -111,7 +116,7 @@ async def test_a_sweep_measures_everything_in_order(run, tmp_path, launcher) -> 
     cells = read_cells(tmp_path / "cells.jsonl")
     assert [shape(cell) for cell in cells] == EVERYTHING
     assert launcher.launched == ["none", "eagle3-k2", "ngram-8", "none"]
-    assert (result.measured, result.failed, result.left, result.stopped_early) == (11, 0, 0, False)
+    assert (result.measured, result.failed, result.left, result.stopped_early) == (16, 0, 0, False)
     assert watcher.left_s[0] > watcher.left_s[-1] == 0.0
     eagle = next(cell for cell in cells if isinstance(cell, DecodeCell) and cell.arm == "eagle3-k2")
     assert [repeat.seed for repeat in eagle.repeats] == [1, 2]
@@ -133,7 +138,7 @@ async def test_a_killed_sweep_goes_on_without_losing_or_repeating_a_cell(run, tm
         torn.write('{"kind": "decode", "arm": "no')  # killed in the middle of a line
     again = Watcher()
     result = await run(config(), again)
-    assert again.events[0] == f"planned 11 {after}"
+    assert again.events[0] == f"planned {len(EVERYTHING)} {after}"
     assert Counter(shape(cell) for cell in read_cells(file)) == Counter(EVERYTHING)
     assert result.left == 0
 
@@ -162,8 +167,8 @@ async def test_a_sweep_stops_in_time_and_before_a_step_that_would_not_fit(run, c
     watcher = Watcher()
     result = await run(config(), watcher, stop_after_s=200.0)
     assert result.stopped_early
-    assert 0 < result.measured < 11
-    assert result.left == 11 - result.measured
+    assert 0 < result.measured < len(EVERYTHING)
+    assert result.left == len(EVERYTHING) - result.measured
     assert clock.now() - began_s <= 200.0
     assert watcher.events[-1] == "stopped"
     await run(config())
@@ -181,11 +186,12 @@ async def test_a_server_that_dies_is_reported_and_the_sweep_goes_on(run, tmp_pat
     failures = [cell for cell in cells if isinstance(cell, FailedStep)]
     assert [failure.step for failure in failures] == ["server of eagle3-k2"]
     measured = [shape(cell) for cell in cells if not isinstance(cell, FailedStep)]
-    assert measured == [cell for cell in EVERYTHING if cell != ("eagle3-k2", "main", 8, 512)]
-    assert (result.failed, result.left) == (1, 1)
+    lost = [cell for cell in EVERYTHING if cell[0] == "eagle3-k2" and cell != ("eagle3-k2", "main", 1, 512)]
+    assert measured == [cell for cell in EVERYTHING if cell not in lost]
+    assert (result.failed, result.left) == (1, len(lost))
     launcher.prepare = lambda arm, server: None
     result = await run(config())
-    assert (result.measured, result.left) == (1, 0)
+    assert (result.measured, result.left) == (len(lost), 0)
 
 
 async def test_a_refused_cell_is_recorded_and_measured_again_next_time(run, tmp_path, gpu, launcher) -> None:
@@ -198,9 +204,11 @@ async def test_a_refused_cell_is_recorded_and_measured_again_next_time(run, tmp_
     assert [failure.step.split(" (")[0] for failure in failures] == [
         "ngram-8 batch 1 prompt 512",
         "ngram-8 batch 8 prompt 512",
+        "prefill of 128 tokens alone on ngram-8",
+        "prefill of 512 tokens on ngram-8",
     ]
     assert all("hw_thermal_slowdown" in failure.reason for failure in failures)
-    assert result.left == 2
+    assert result.left == 4
     launcher.prepare = lambda arm, server: setattr(gpu, "throttle", frozenset())
     assert (await run(config())).left == 0
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from selector.core.contention import turns_energy, turns_slowdown
+from selector.core.cost import ArmCost, PrefillCost
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.server import Job, ServerModel
 from tests.fleets import arm_cost
@@ -17,9 +20,9 @@ def job(key: int, prompt: int, output: int, **more: object) -> Job:
     return Job(key=key, draw_key=key, prompt_tokens=prompt, output_tokens=output, **fields)  # type: ignore[arg-type]  # the fields vary by test
 
 
-def server(**limits: int) -> ServerModel:
+def server(cost: ArmCost = COST, **limits: int) -> ServerModel:
     fields = {"max_running_requests": 64, "max_kv_tokens": 400_000, "max_context_tokens": 8_192} | limits
-    return ServerModel(COST, AcceptDraws(1), **fields)
+    return ServerModel(cost, AcceptDraws(1), **fields)
 
 
 def run(model: ServerModel, *jobs: Job) -> dict[object, Job]:
@@ -47,6 +50,25 @@ def test_a_long_prompt_holds_up_running_requests_for_all_its_chunks() -> None:
     assert running.finished_s is not None and alone.finished_s is not None
     assert running.finished_s - alone.finished_s == pytest.approx(prefill_s, rel=0.01)
     assert 0 < before < 400
+
+
+def test_short_prompts_share_the_floor_of_a_pass_and_hold_up_running_requests_until_they_resume() -> None:
+    prefill = PrefillCost([(1_000.0, 24.0, 16.0), (8_000.0, 200.0, 135.0)], floor_ms=14.0, floor_j=5.0, resume_ms=3.0)
+    model = server(cost=replace(COST, prefill=prefill))
+    running = job(0, 100, 400)
+    model.enqueue(running, 0.0)
+    assert model.next_boundary_s() == pytest.approx(0.014), "nobody decodes who would have to resume"
+    model.advance(0.5)
+    late = [job(key, 100, 2, arrived_s=0.5) for key in (1, 2)]
+    for each in late:
+        model.enqueue(each, 0.5)
+    model.advance(1e6)
+    first, second = late
+    assert first.first_token_s == second.first_token_s
+    assert first.first_token_s is not None and first.prefill_started_s is not None
+    assert first.first_token_s - first.prefill_started_s == pytest.approx(0.017)
+    idle_j = COST.idle.watts(1) * 0.003
+    assert first.prefill_j + second.prefill_j == pytest.approx(5.0 + idle_j)
 
 
 def test_a_chunk_takes_several_prompts_up_to_its_size() -> None:
