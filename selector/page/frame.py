@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from selector.simulator.page.scales import Scale, label
-from selector.simulator.page.svg import drawing, element, line, text
+from selector.page.scales import Scale, label
+from selector.page.svg import drawing, element, line, text
 
 WIDTH = 360.0
 """Pixels of every image, the width of a phone: text keeps its size there."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import cos, pi, sin
 
-from selector.simulator.page.svg import element, line, words
+from selector.page.svg import element, line, words
 
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = (None, "6 3", "2 2", "8 3 2 3", "10 2", "4 4 1 4", "1 3")
