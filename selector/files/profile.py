@@ -58,6 +58,11 @@ class Target(FileModel):
     parameters: PositiveFloat
     non_embedding_parameters: PositiveFloat
     kv_bytes_per_token: PositiveFloat
+    active_parameters: PositiveFloat | None = None
+    """Of the non-embedding ones, what one token uses; `None` where the file does not say (a dense target: all)."""
+    sliding_kv_bytes_per_token: NonNegative | None = None
+    """Of `kv_bytes_per_token`, what layers with a sliding window cache, and the window: they keep no more than it."""
+    sliding_window: PositiveInt | None = None
     provenance: str
 
 
@@ -68,6 +73,9 @@ class Gpu(FileModel):
     count: PositiveInt = 1
     """GPUs that one server uses (tensor parallel); all energy is their sum."""
     power_limit_w: PositiveFloat
+    peak_tflops: PositiveFloat | None = None
+    """Dense 16-bit rate of all GPUs by the datasheet, as the bandwidth below: ceilings that nothing measured passes."""
+    bandwidth_tb_s: PositiveFloat | None = None
     provenance: str
 
 

@@ -6,7 +6,6 @@ What a sweep cannot know comes from an older profile of the target, the base: ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -24,14 +23,13 @@ from selector.files.profile import (
     Target,
 )
 from selector.profiler.cells import Cell, IdleCell, PrefillCell
-from selector.profiler.checks import Ceiling, spread_frac
+from selector.profiler.checks import spread_frac
 from selector.profiler.config import SweepArm, SweepConfig
 from selector.profiler.merge import MergedCell, merged_cells
 from selector.profiler.modelsize import ModelSize
 from selector.profiler.provenance import measured_provenance, pruned
 from selector.profiler.report import sweep_report
-
-_IMPOSSIBLE = "remove that line from cells.jsonl and measure it again"
+from selector.profiler.roofline import ceiling_of, refuse_impossible
 
 
 def assemble(
@@ -50,17 +48,14 @@ def assemble(
         )
     provenance = dict(base.provenance) if base else {}
     target = _target(config, base, size, provenance)
-    ceiling = ceiling_of(config, target, size)
     idle = _idle(cells, base, provenance)
-    prefill = _prefill(cells, base, provenance, ceiling)
+    prefill = _prefill(cells, base, provenance)
     arms: dict[str, Arm] = {}
-    fractions: dict[str, list[float]] = {}
     for arm in config.arms:
         merged = merged_cells(cells, arm.name, "main", config.decode.method)
         if merged:
             key = f"sweep-{arm.name}"
             provenance[key] = measured_provenance(merged[0].origin, f"{config.decode.method} method, closed batches")
-            fractions[arm.name] = [_achieved(arm, cell, ceiling, idle.bare_w) for cell in merged]
             arms[arm.name] = _arm(arm, merged, base.arms.get(arm.name) if base else None, key)
     if NO_DRAFTER not in arms:
         raise InputError("cells.jsonl", f"has no decode cell of {NO_DRAFTER!r}", "run the sweep on until it has")
@@ -75,31 +70,32 @@ def assemble(
         arms=arms,
         provenance=provenance,
     )
-    return pruned(profile), sweep_report(cells, config, profile, ceiling, fractions)
-
-
-def ceiling_of(config: SweepConfig, target: Target, size: ModelSize | None) -> Ceiling:
-    """The roofline of a sweep's GPU and target."""
-    known = size or ModelSize(
-        parameters=target.parameters,
-        non_embedding_parameters=target.non_embedding_parameters,
-        active_parameters=target.non_embedding_parameters,
-        kv_bytes_per_token=target.kv_bytes_per_token,
-    )
-    if config.target.active_parameters is not None:
-        known = replace(known, active_parameters=config.target.active_parameters)
-    return Ceiling(flop_per_s=config.gpu.peak_tflops * 1e12, bytes_per_s=config.gpu.bandwidth_tb_s * 1e12, size=known)
+    ceiling = ceiling_of(profile)
+    assert ceiling is not None, "a sweep file states the GPU's ceilings"
+    refuse_impossible(ceiling, profile)
+    return pruned(profile), sweep_report(cells, config, profile, ceiling)
 
 
 def _target(
     config: SweepConfig, base: Profile | None, size: ModelSize | None, provenance: dict[str, Provenance]
 ) -> Target:
-    if base is not None:
-        return base.target
-    if size is None:
+    if base is None and size is None:
         raise InputError(
             "profile --assemble", "knows no sizes of the target", "give --base, or --models with its config"
         )
+    stated = config.target.active_parameters
+    roofline: dict[str, Any] = {} if stated is None else {"active_parameters": stated}
+    if size is not None:
+        sliding = size.sliding_window > 0
+        roofline = {
+            "active_parameters": size.active_parameters if size.is_sparse else None,
+            "sliding_kv_bytes_per_token": size.sliding_kv_bytes_per_token if sliding else None,
+            "sliding_window": size.sliding_window if sliding else None,
+            **roofline,
+        }
+    if base is not None:
+        return base.target.model_copy(update=roofline)
+    assert size is not None
     provenance["config"] = Provenance(
         kind="derived", source=f"{config.target.model}/config.json: see selector/profiler/modelsize.py"
     )
@@ -109,6 +105,7 @@ def _target(
         non_embedding_parameters=size.non_embedding_parameters,
         kv_bytes_per_token=size.kv_bytes_per_token,
         provenance="config",
+        **roofline,
     )
 
 
@@ -119,23 +116,11 @@ def _gpu(config: SweepConfig, cells: Iterable[Cell], base: Profile | None) -> Gp
     return Gpu(
         name=config.gpu.name,
         count=len(config.gpu.indices) or (base.gpu.count if base else 1),
+        peak_tflops=config.gpu.peak_tflops,
+        bandwidth_tb_s=config.gpu.bandwidth_tb_s,
         power_limit_w=limits[0] if limits or base is None else base.gpu.power_limit_w,
         provenance=f"sweep-{NO_DRAFTER}" if limits or base is None else base.gpu.provenance,
     )
-
-
-def _achieved(arm: SweepArm, cell: MergedCell, ceiling: Ceiling, idle_w: float) -> float:
-    point = cell.point
-    fraction = ceiling.step_floor_ms(cell.batch, point.context_tokens, arm.verify_tokens) / point.step_ms
-    place = f"cells.jsonl: {arm.name} batch {cell.batch} prompt {cell.prompt_tokens}"
-    if fraction > 1:
-        raise InputError(f"{place}: step_ms", f"is {point.step_ms:.3f}, {fraction:.2f} × the roofline", _IMPOSSIBLE)
-    least_j = idle_w * point.step_ms / 1e3
-    if point.step_j < least_j:
-        raise InputError(
-            f"{place}: step_j", f"is {point.step_j:.3f}, idling takes {least_j:.3f} J in that time", _IMPOSSIBLE
-        )
-    return fraction
 
 
 def _arm(arm: SweepArm, merged: Sequence[MergedCell], old: Arm | None, key: str) -> Arm:
@@ -194,7 +179,7 @@ def _idle(cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Pro
 
 
 def _prefill(
-    cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Provenance], ceiling: Ceiling
+    cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Provenance]
 ) -> tuple[PrefillPoint, ...]:
     by_length: dict[int, list[PrefillCell]] = {}
     for cell in cells:
@@ -207,13 +192,6 @@ def _prefill(
     points = []
     for tokens, same in sorted(by_length.items()):
         ms = fmean(cell.ms for cell in same)
-        floor_ms = ceiling.prefill_floor_ms(tokens)
-        if floor_ms > ms:
-            raise InputError(
-                f"cells.jsonl: prefill of {tokens} tokens: ms",
-                f"is {ms:.3f}, {floor_ms / ms:.2f} × the roofline",
-                _IMPOSSIBLE,
-            )
         points.append(
             PrefillPoint(
                 prompt_tokens=tokens,

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
 from selector.core.cost import ContextSlope
 from selector.files.profile import Arm, Profile
 from selector.profiler.cells import Cell, FailedStep
-from selector.profiler.checks import Ceiling, leave_one_out, out_of_order, summary
+from selector.profiler.checks import leave_one_out, out_of_order, summary
 from selector.profiler.config import Method, SweepArm, SweepConfig
 from selector.profiler.merge import MergedCell, merged_cells
+from selector.profiler.roofline import Ceiling
 
 
-def sweep_report(
-    cells: Sequence[Cell], config: SweepConfig, profile: Profile, ceiling: Ceiling, fractions: Mapping[str, list[float]]
-) -> dict[str, Any]:
-    """Per arm and over all: repeat spread, leave-one-out error, order, roofline, drift, one method against the other.
-
-    `fractions` are the achieved fractions of the roofline of each arm's cells, in the order of `merged_cells`.
-    """
+def sweep_report(cells: Sequence[Cell], config: SweepConfig, profile: Profile, ceiling: Ceiling) -> dict[str, Any]:
+    """Per arm and over all: repeat spread, leave-one-out error, order, roofline, drift, one method against another."""
     arms = {
-        arm.name: _arm_report(cells, arm, config, profile, fractions[arm.name])
-        for arm in config.arms
-        if arm.name in profile.arms
+        arm.name: _arm_report(cells, arm, config, profile, ceiling) for arm in config.arms if arm.name in profile.arms
     }
     spreads = [spread for report in arms.values() for spread in report["spread"]]
     errors = [error for report in arms.values() for error in report["leave_one_out"]]
@@ -46,15 +40,20 @@ def sweep_report(
 
 
 def _arm_report(
-    cells: Sequence[Cell], arm: SweepArm, config: SweepConfig, profile: Profile, fractions: Sequence[float]
+    cells: Sequence[Cell], arm: SweepArm, config: SweepConfig, profile: Profile, ceiling: Ceiling
 ) -> dict[str, Any]:
     method = config.decode.method
     merged = merged_cells(cells, arm.name, "main", method)
+    floors_ms = [ceiling.step_floor_ms(cell.batch, cell.point.context_tokens, arm.verify_tokens) for cell in merged]
     other: Method = "steady" if method == "difference" else "difference"
     return {
         "achieved_frac": {
-            f"{cell.batch}x{cell.prompt_tokens}": round(fraction, 4)
-            for cell, fraction in zip(merged, fractions, strict=True)
+            f"{cell.batch}x{cell.prompt_tokens}": round(floor_ms / cell.point.step_ms, 4)
+            for cell, floor_ms in zip(merged, floors_ms, strict=True)
+        },
+        "energy_floor_frac": {
+            f"{cell.batch}x{cell.prompt_tokens}": round(profile.idle.bare_w * floor_ms / 1e3 / cell.point.step_j, 4)
+            for cell, floor_ms in zip(merged, floors_ms, strict=True)
         },
         "accept_length": round(fmean(cell.mean("accept_length") for cell in merged), 4),
         "out_of_order": out_of_order((cell.batch, cell.prompt_tokens, cell.point) for cell in merged),
@@ -78,13 +77,13 @@ def _arm_report(
             }
             for error in leave_one_out([cell.point for cell in merged], _slope(profile.arms[arm.name]))
         ],
-        "drift": _against(merged, merged_cells(cells, arm.name, "drift", method)),
-        f"{other}_method": _against(merged, merged_cells(cells, arm.name, "main", other)),
+        "drift": against(merged, merged_cells(cells, arm.name, "drift", method)),
+        f"{other}_method": against(merged, merged_cells(cells, arm.name, "main", other)),
         "flags": sorted({flag for cell in merged for flag in cell.flags}),
     }
 
 
-def _against(merged: Sequence[MergedCell], others: Sequence[MergedCell]) -> list[dict[str, Any]]:
+def against(merged: Sequence[MergedCell], others: Sequence[MergedCell]) -> list[dict[str, Any]]:
     """The same cells measured otherwise, relative to these."""
     by_shape = {(cell.batch, cell.prompt_tokens): cell.point for cell in merged}
     return [

@@ -24,9 +24,10 @@ from selector.profiler.cells import (
     Origin,
     PrefillCell,
 )
-from selector.profiler.checks import Ceiling, leave_one_out, out_of_order
+from selector.profiler.checks import leave_one_out, out_of_order
 from selector.profiler.config import SweepConfig
 from selector.profiler.modelsize import ModelSize
+from selector.profiler.roofline import Ceiling
 
 ORIGIN = Origin(
     argv=("python3", "-m", "sglang.launch_server", "--model-path", "m x"),
@@ -212,6 +213,8 @@ def test_the_report_is_numbers_in_json() -> None:
     weights_ms = 2 * 7e9 / 4.8e12 * 1e3
     kv_ms = 147_456 * 1012 / 4.8e12 * 1e3
     assert none["achieved_frac"]["1x512"] == pytest.approx((weights_ms + kv_ms) / (5.04 + 3e-5 * 1012), rel=1e-3)
+    least_j = 80.0 * (weights_ms + kv_ms) / 1e3
+    assert none["energy_floor_frac"]["1x512"] == pytest.approx(2 * least_j / (5.04 + 3e-5 * 1012), rel=1e-2)
     assert report["leave_one_out"]["step_ms"] == {"cells": 2, "median": pytest.approx(0, abs=1e-4), "worst": ANY}
     assert report["leave_one_out"]["step_j_batch_range"]["cells"] == 18
 
@@ -237,18 +240,20 @@ def with_cost(ms: float, j: float) -> Callable[[DecodeCell], DecodeCell]:
 def test_a_step_faster_than_memory_allows_is_refused() -> None:
     floor_ms = (2 * 7e9 + 147_456 * 64 * 2548) / 4.8e12 * 1e3
     assemble(CONFIG, edited(with_cost(floor_ms * 1.01, 5.0)), base())
-    with pytest.raises(InputError, match=r"none batch 64 prompt 2048: step_ms: is .* 1\.01 × the roofline"):
+    with pytest.raises(
+        InputError, match=r"none batch 64 context 2548: step_ms: is .*, below the .* ms that the roofline allows"
+    ):
         assemble(CONFIG, edited(with_cost(floor_ms * 0.99, 5.0)), base())
 
 
 def test_a_step_faster_than_its_arithmetic_is_refused() -> None:
     wide = CONFIG.model_copy(update={"arms": (CONFIG.arms[0], CONFIG.arms[1].model_copy(update={"verify_tokens": 32}))})
-    with pytest.raises(InputError, match=r"eagle3-k2 batch 32 prompt 512: .* 1\.\d+ × the roofline"):
+    with pytest.raises(InputError, match=r"eagle3-k2 batch 32 context 1012: step_ms: .* the roofline"):
         assemble(wide, sweep(), base())
 
 
 def test_a_step_cheaper_than_idling_is_refused() -> None:
-    with pytest.raises(InputError, match=r"step_j: is 0\.700, idling takes 0\.800 J"):
+    with pytest.raises(InputError, match=r"step_j: is 0\.700, below the 0\.800 J that an idle board takes"):
         assemble(CONFIG, edited(with_cost(10.0, 0.7)), base())
 
 
