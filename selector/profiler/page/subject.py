@@ -31,9 +31,32 @@ class Subject:
         return {name: line_style(number) for number, name in enumerate(self.profile.arms)}
 
     @cached_property
+    def context_tokens(self) -> float:
+        """Context per request at which arms are compared: the stated one, or the least of the measured ones that lies
+        inside what was measured of most arms and batches."""
+        if self.stated_context_tokens is not None:
+            return self.stated_context_tokens
+        costs = [(self.profile.cost(name).step, self.batches(name)) for name in self.profile.arms]
+        contexts = sorted({cell.context_tokens for arm in self.profile.arms.values() for cell in arm.cells})
+        return max(contexts, key=lambda context: sum(c.covers(batch, context) for c, some in costs for batch in some))
+
+    @cached_property
     def text_types(self) -> tuple[str, ...]:
         """Text types of which some arm's accept length is known."""
         return tuple(name for name in TEXT_TYPES if any(name in arm.acceptance for arm in self.profile.arms.values()))
+
+    @cached_property
+    def alike(self) -> Sequence[tuple[str, ...]]:
+        """The text types, those together of which every arm has the same accept length."""
+        groups: dict[tuple[float | None, ...], list[str]] = {}
+        for text_type in self.text_types:
+            lengths = tuple(self.accept(arm, text_type) for arm in self.profile.arms)
+            groups.setdefault(lengths, []).append(text_type)
+        return [tuple(group) for group in groups.values()]
+
+    def caption(self, text_types: Sequence[str]) -> str:
+        """Names of text types; a star marks one of which every accept length is an assumption."""
+        return ", ".join(name + ("*" if self.kinds(name) == {"assumed"} else "") for name in text_types)
 
     @cached_property
     def ceiling(self) -> Ceiling | None:
