@@ -6,7 +6,7 @@ import importlib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from selector.errors import UsageError
 from selector.page.document import figure, grid
@@ -35,8 +35,10 @@ class Picture:
     panels: Sequence[tuple[str, str]]
     legend: Sequence[tuple[str, Style]] = ()
     columns: int = 3
-    told: Sequence[str] = field(default_factory=tuple)
+    told: Sequence[str] = ()
     """What to read from it, in sentences."""
+    note: str = ""
+    """Stands below the legend where no sentence tells it."""
 
     def html(self) -> str:
         """Sentences, legend and panels for a section of a page."""
@@ -62,6 +64,9 @@ class Picture:
                 tallest = max(tallest, height)
             top += _CAPTION + tallest + _GAP
         legend, height = _legend(self.legend, top, width)
+        if self.note:
+            legend.append(text(self.note, _GAP, top + height + 8, class_="small"))
+            height += _LEGEND_ROW
         return element(
             "svg",
             element("style", _STYLE),

@@ -129,7 +129,7 @@ def _arm(arm: SweepArm, merged: Sequence[MergedCell], old: Arm | None, key: str)
         verify_tokens=arm.verify_tokens,
         draft_steps=arm.draft_steps,
         topk=arm.topk,
-        max_context_tokens=old.max_context_tokens if old else None,
+        max_context_tokens=arm.max_context_tokens or (old.max_context_tokens if old else None),
         cannot_serve=old.cannot_serve if old else (),
         launch=Launch(
             flags=arm.flags,

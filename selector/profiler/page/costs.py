@@ -149,4 +149,5 @@ def _picture(
         legend=list(subject.styles.items()),
         columns=columns,
         told=told,
+        note=subject.note,
     )

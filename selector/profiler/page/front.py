@@ -31,6 +31,7 @@ def front_picture(subject: Subject) -> Picture:
         panels=panels,
         legend=list(subject.styles.items()),
         told=told,
+        note=subject.note,
     )
 
 

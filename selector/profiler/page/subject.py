@@ -70,6 +70,13 @@ class Subject:
         known = self.profile.arms[arm].acceptance.get(text_type)
         return None if known is None else known.mean
 
+    @property
+    def note(self) -> str:
+        """What a picture of costs per token has to say where no page is around it."""
+        note = f"decode alone, {self.context_tokens:,.0f} tokens of context; hollow: outside the measured cells"
+        assumed = any(self.kinds(text_type) == {"assumed"} for text_type in self.text_types)
+        return note + ("; *: accept lengths are assumptions" if assumed else "")
+
     def kinds(self, text_type: str) -> set[str]:
         """Kinds of provenance that the arms' accept lengths on a text type have."""
         return {

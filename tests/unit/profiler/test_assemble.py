@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -27,7 +28,7 @@ from selector.profiler.cells import (
 from selector.profiler.checks import leave_one_out, out_of_order
 from selector.profiler.config import SweepConfig
 from selector.profiler.modelsize import ModelSize
-from selector.profiler.roofline import Ceiling
+from selector.profiler.roofline import Ceiling, ceiling_of
 
 ORIGIN = Origin(
     argv=("python3", "-m", "sglang.launch_server", "--model-path", "m x"),
@@ -178,6 +179,25 @@ def test_what_a_sweep_cannot_know_comes_from_the_older_profile() -> None:
     assert arm.launch.draft_model == "publisher/draft"
     assert arm.launch.flags == ("--draft", "{draft}")
     assert profile.target == base().target
+
+
+def test_a_draft_made_for_fewer_positions_limits_its_arm() -> None:
+    limited = CONFIG.arms[1].model_copy(update={"max_context_tokens": 4096})
+    profile, _ = assemble(CONFIG.model_copy(update={"arms": (CONFIG.arms[0], limited)}), sweep(), base())
+    assert profile.arms["eagle3-k2"].max_context_tokens == 4096
+
+
+def test_a_profile_states_the_roofline_it_was_held_against() -> None:
+    size = ModelSize(
+        parameters=9e9, non_embedding_parameters=7e9, active_parameters=1e9, kv_bytes_per_token=147_456,
+        sliding_kv_bytes_per_token=100_000, sliding_window=1024,
+    )  # fmt: skip
+    profile, _ = assemble(CONFIG, sweep(), base(), size)
+    ceiling = ceiling_of(profile)
+    assert ceiling == Ceiling(
+        flop_per_s=989e12, bytes_per_s=4.8e12, size=replace(size, parameters=profile.target.parameters)
+    )
+    assert ceiling_of(base()) is None
 
 
 def test_every_number_says_where_it_comes_from_and_nothing_else_is_kept() -> None:
