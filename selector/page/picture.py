@@ -21,7 +21,7 @@ _GAP, _HEAD, _CAPTION, _LEGEND_ROW = 18.0, 30.0, 22.0, 20.0
 _LETTER = 7.4
 """Pixels that a letter takes at most, on average over a name."""
 _SWATCH = 42.0
-_PNG_ZOOM = 2.0
+_PNG_ZOOM = 1.5
 
 _VIEW_BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 
