@@ -73,7 +73,9 @@ def described(cell: Cell) -> str:
         alone = " alone" if cell.alone else ""
         return f"{cell.arm} prefill {cell.prompt_tokens}{alone}: {cell.ms:.2f} ms, {j} J a prompt"
     if isinstance(cell, IdleCell):
-        return f"idle {'bare' if cell.arm is None else f'with {cell.arm} up'}: {cell.energy.watts_mean:.1f} W"
+        where = "bare" if cell.arm is None else f"with {cell.arm} up"
+        again = " (drift)" if cell.sweep_pass == "drift" else ""
+        return f"idle {where}: {cell.energy.watts_mean:.1f} W{again}"
     if isinstance(cell, AcceptanceCell):
         passes = sum(answer.verify_passes for answer in cell.answers)
         accepted = sum(answer.accepted_drafts for answer in cell.answers)

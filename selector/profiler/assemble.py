@@ -161,7 +161,7 @@ def _arm(arm: SweepArm, merged: Sequence[MergedCell], old: Arm | None, key: str)
 
 
 def _idle(cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Provenance]) -> Idle:
-    measured = [cell for cell in cells if isinstance(cell, IdleCell)]
+    measured = [cell for cell in cells if isinstance(cell, IdleCell) and cell.sweep_pass == "main"]
     bare = [cell for cell in measured if cell.arm is None]
     resident = [cell for cell in measured if cell.arm is not None]
     if not bare or not resident:

@@ -8,7 +8,7 @@ from typing import Any
 
 from selector.core.cost import ContextSlope
 from selector.files.profile import Arm, Profile
-from selector.profiler.cells import Cell, FailedStep
+from selector.profiler.cells import Cell, FailedStep, IdleCell
 from selector.profiler.checks import leave_one_out, out_of_order, summary
 from selector.profiler.config import Method, SweepArm, SweepConfig
 from selector.profiler.merge import MergedCell, merged_cells
@@ -31,6 +31,7 @@ def sweep_report(cells: Sequence[Cell], config: SweepConfig, profile: Profile, c
             for where, some in (("", [error for error in errors if error["inside"]]), ("_batch_range", errors))
             for name in ("step_ms", "step_j")
         },
+        "idle_drift_frac": idle_drift_frac(cells),
         "prefill_achieved_frac": {
             str(point.prompt_tokens): round(ceiling.prefill_floor_ms(point.prompt_tokens) / point.ms, 4)
             for point in profile.prefill
@@ -81,6 +82,15 @@ def _arm_report(
         f"{other}_method": against(merged, merged_cells(cells, arm.name, "main", other)),
         "flags": sorted({flag for cell in merged for flag in cell.flags}),
     }
+
+
+def idle_drift_frac(cells: Sequence[Cell]) -> float | None:
+    """Power of the bare board after the sweep over that before it, less 1; `None` where one of them is missing."""
+    bare = [cell for cell in cells if isinstance(cell, IdleCell) and cell.arm is None]
+    before, after = (
+        [cell.energy.watts_mean for cell in bare if cell.sweep_pass == sweep_pass] for sweep_pass in ("main", "drift")
+    )
+    return round(fmean(after) / fmean(before) - 1, 5) if before and after else None
 
 
 def against(merged: Sequence[MergedCell], others: Sequence[MergedCell]) -> list[dict[str, Any]]:

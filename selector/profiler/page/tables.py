@@ -14,7 +14,7 @@ from selector.profiler.checks import LeaveOneOut, leave_one_out, out_of_order
 from selector.profiler.config import Method
 from selector.profiler.merge import main_method, merged_cells
 from selector.profiler.page.subject import Subject
-from selector.profiler.report import against
+from selector.profiler.report import against, idle_drift_frac
 
 _CELL_COLUMNS = (
     "arm", "batch", "context", "step, ms", "step, J", "mean W", "SM, MHz", "°C", "at power limit", "metered, s",
@@ -102,6 +102,10 @@ def drift_table(subject: Subject) -> str:
                     shape = f"batch {row['batch']}, prompt {row['prompt_tokens']}"
                     prose = [Cell(text=text, prose=True) for text in (what, shape)]
                     rows.append([name, *prose, f"{row['ms_frac']:+.2%}", f"{row['j_frac']:+.2%}"])
+    idle_frac = idle_drift_frac(subject.cells)
+    if idle_frac is not None:
+        prose = [Cell(text=text, prose=True) for text in ("again at the end", "bare board, idle power")]
+        rows.append(["–", *prose, "–", f"{idle_frac:+.2%}"])
     if not rows:
         return element("p", words("No cell was measured again, at the end of the sweep or by another method."))
     return table(("arm", "measured", "cell", "step time", "step energy"), rows, caption="drift and methods")

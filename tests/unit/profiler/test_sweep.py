@@ -87,12 +87,12 @@ def shape(cell: object) -> tuple[object, ...]:
     if isinstance(cell, PrefillCell):
         return cell.arm, "prefill", cell.prompt_tokens
     assert isinstance(cell, IdleCell)
-    return "idle", cell.arm
+    return "idle", cell.arm, cell.sweep_pass
 
 
 EVERYTHING = [
-    ("idle", None),
-    ("idle", "none"),
+    ("idle", None, "main"),
+    ("idle", "none", "main"),
     ("none", "main", 1, 512),
     ("none", "main", 8, 512),
     ("none", "prefill", 1024),
@@ -102,6 +102,7 @@ EVERYTHING = [
     ("ngram-8", "main", 1, 512),
     ("ngram-8", "main", 8, 512),
     ("none", "drift", 1, 512),
+    ("idle", None, "drift"),
 ]
 
 
@@ -111,7 +112,7 @@ async def test_a_sweep_measures_everything_in_order(run, tmp_path, launcher) -> 
     cells = read_cells(tmp_path / "cells.jsonl")
     assert [shape(cell) for cell in cells] == EVERYTHING
     assert launcher.launched == ["none", "eagle3-k2", "ngram-8", "none"]
-    assert (result.measured, result.failed, result.left, result.stopped_early) == (11, 0, 0, False)
+    assert (result.measured, result.failed, result.left, result.stopped_early) == (12, 0, 0, False)
     assert watcher.left_s[0] > watcher.left_s[-1] == 0.0
     eagle = next(cell for cell in cells if isinstance(cell, DecodeCell) and cell.arm == "eagle3-k2")
     assert [repeat.seed for repeat in eagle.repeats] == [1, 2]
@@ -133,7 +134,7 @@ async def test_a_killed_sweep_goes_on_without_losing_or_repeating_a_cell(run, tm
         torn.write('{"kind": "decode", "arm": "no')  # killed in the middle of a line
     again = Watcher()
     result = await run(config(), again)
-    assert again.events[0] == f"planned 11 {after}"
+    assert again.events[0] == f"planned 12 {after}"
     assert Counter(shape(cell) for cell in read_cells(file)) == Counter(EVERYTHING)
     assert result.left == 0
 
@@ -162,8 +163,8 @@ async def test_a_sweep_stops_in_time_and_before_a_step_that_would_not_fit(run, c
     watcher = Watcher()
     result = await run(config(), watcher, stop_after_s=200.0)
     assert result.stopped_early
-    assert 0 < result.measured < 11
-    assert result.left == 11 - result.measured
+    assert 0 < result.measured < 12
+    assert result.left == 12 - result.measured
     assert clock.now() - began_s <= 200.0
     assert watcher.events[-1] == "stopped"
     await run(config())
