@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,17 +15,19 @@ import pytest
 
 from selector.cli import profile
 from selector.errors import InputError
-from selector.files.profile import load_profile
+from selector.files.profile import load_profile, write_profile
 from selector.profiler.cells import (
     AcceptanceCell,
     AnswerCounts,
     DecodeCell,
     DecodeRepeat,
+    FailedStep,
     Metered,
     Origin,
     append_cell,
 )
 
+RECORDED = Path(__file__).parents[2] / "data" / "nvml_h200_counter.jsonl"
 KIT = Path(__file__).parents[3] / "bench" / "h200" / "qwen3-8b.toml"
 
 
@@ -85,12 +88,18 @@ def test_cells_become_a_profile_and_a_report(tmp_path: Path, capsys: pytest.Capt
     assert "1 arms, 4 cells" in capsys.readouterr().out
 
 
-def test_a_page_of_a_shipped_profile_uses_the_raw_cells_beside_it(tmp_path: Path) -> None:
-    html = tmp_path / "page.html"
-    assert run("--report", "h200__qwen3-8b-sweep", "--html", str(html), "--tbt-target-ms", "8") == 0
+def test_a_page_of_a_profile_uses_the_raw_cells_and_the_recording_beside_it(tmp_path: Path) -> None:
+    html, raw = tmp_path / "page.html", tmp_path / "raw"
+    raw.mkdir()
+    write_profile(load_profile("h200__qwen3-8b"), tmp_path / "mine.json")
+    origin = Origin(host="h", weights="dummy", date="2026-01-01T00:00:00+00:00")
+    append_cell(
+        raw / "mine.cells.jsonl", FailedStep(step="none batch 1", reason="the counter went back", origin=origin)
+    )
+    shutil.copyfile(RECORDED, raw / "mine.trace.jsonl")
+    assert run("--report", str(tmp_path / "mine.json"), "--html", str(html), "--tbt-target-ms", "8") == 0
     text = html.read_text()
-    assert "777 W is above the enforced limit" in text  # refused: only the raw cells know
-    assert "from what the meter recorded" in text
+    assert "the counter went back" in text and "from what the meter recorded" in text
     assert "8 ms</text>" in text and "25 ms</text>" not in text
     assert "sha256" in text
 
