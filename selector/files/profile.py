@@ -179,6 +179,17 @@ class Arm(FileModel):
     cells: tuple[StepCell, ...] = Field(min_length=1)
     acceptance: dict[str, Acceptance] = Field(default_factory=dict)
 
+    def points(self) -> tuple[list[StepPoint], ContextSlope | None]:
+        """The cells and the slope as the cost model takes them."""
+        slope = self.context_slope
+        return (
+            [
+                StepPoint(batch=c.batch, context_tokens=c.context_tokens, step_ms=c.step_ms, step_j=c.step_j)
+                for c in self.cells
+            ],
+            ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None,
+        )
+
     @model_validator(mode="after")
     def _within_verify_width(self) -> Arm:
         for text_type, value in self.acceptance.items():
@@ -242,17 +253,10 @@ class Profile(FileModel):
     def cost(self, name: str) -> ArmCost:
         """The cost model of an arm."""
         arm = self.arm(name)
-        slope = arm.context_slope
         return ArmCost(
             arm=name,
             verify_tokens=arm.verify_tokens,
-            step=StepCost(
-                [
-                    StepPoint(batch=c.batch, context_tokens=c.context_tokens, step_ms=c.step_ms, step_j=c.step_j)
-                    for c in arm.cells
-                ],
-                ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None,
-            ),
+            step=StepCost(*arm.points()),
             prefill=self.prefill_cost(name),
             idle=IdlePower(bare_w=self.idle.bare_w, served_w=self.idle.served_w),
         )

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from selector.core.cost import ContextSlope
-from selector.files.profile import Arm, Profile
+from selector.files.profile import Profile
 from selector.profiler.cells import Cell, FailedStep, IdleCell
 from selector.profiler.checks import leave_one_out, out_of_order, summary
 from selector.profiler.config import Method, SweepArm, SweepConfig
@@ -76,7 +75,7 @@ def _arm_report(
                 "j_error_frac": round(error.j_error_frac, 5),
                 "inside": error.inside,
             }
-            for error in leave_one_out([cell.point for cell in merged], _slope(profile.arms[arm.name]))
+            for error in leave_one_out([cell.point for cell in merged], profile.arms[arm.name].points()[1])
         ],
         "drift": against(merged, merged_cells(cells, arm.name, "drift", method)),
         f"{other}_method": against(merged, merged_cells(cells, arm.name, "main", other)),
@@ -106,8 +105,3 @@ def against(merged: Sequence[MergedCell], others: Sequence[MergedCell]) -> list[
         for cell in others
         if (same := by_shape.get((cell.batch, cell.prompt_tokens))) is not None
     ]
-
-
-def _slope(arm: Arm) -> ContextSlope | None:
-    slope = arm.context_slope
-    return ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None

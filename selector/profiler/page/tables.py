@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import median
 
-from selector.core.cost import ContextSlope, StepPoint
 from selector.files.profile import NO_DRAFTER, Arm, StepCell
 from selector.page.svg import element, words
 from selector.page.tables import Cell, number, percent, table
 from selector.profiler.cells import FailedStep, Pass
-from selector.profiler.checks import LeaveOneOut, leave_one_out, out_of_order
+from selector.profiler.checks import leave_one_out, out_of_order
 from selector.profiler.config import Method
 from selector.profiler.merge import main_method, merged_cells
 from selector.profiler.page.subject import Subject
@@ -30,7 +29,7 @@ def checks_table(subject: Subject) -> str:
     """A row per arm: how repeatable, smooth and possible its cells are."""
     rows: list[list[Cell | str]] = []
     for name, arm in subject.profile.arms.items():
-        errors = [error for error in _left_out(arm) if error.inside]
+        errors = [error for error in leave_one_out(*arm.points()) if error.inside]
         achieved = [share for cell in arm.cells if (share := _achieved(subject, arm, cell)) is not None]
         rows.append(
             [
@@ -56,7 +55,7 @@ def cells_table(subject: Subject) -> str:
     """A row per cell."""
     rows: list[list[Cell | str]] = []
     for name, arm in subject.profile.arms.items():
-        errors = {(error.batch, error.context_tokens): error for error in _left_out(arm)}
+        errors = {(error.batch, error.context_tokens): error for error in leave_one_out(*arm.points())}
         for cell in arm.cells:
             error = errors.get((cell.batch, cell.context_tokens))
             mark = "" if error is None or error.inside else " *"
@@ -163,16 +162,6 @@ def source_table(subject: Subject) -> str:
     ]
     columns = ("entry", "kind", "host", "GPU", "driver", "engine", "weights", "date, UTC", "source")
     return element("div", table(columns, rows, caption="provenance"), class_="numbers")
-
-
-def _left_out(arm: Arm) -> Sequence[LeaveOneOut]:
-    slope = arm.context_slope
-    derived = ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None
-    points = [
-        StepPoint(batch=cell.batch, context_tokens=cell.context_tokens, step_ms=cell.step_ms, step_j=cell.step_j)
-        for cell in arm.cells
-    ]
-    return leave_one_out(points, derived)
 
 
 def _achieved(subject: Subject, arm: Arm, cell: StepCell) -> float | None:
