@@ -17,7 +17,7 @@ from selector.profiler.report import against, idle_drift_frac
 
 _CELL_COLUMNS = (
     "arm", "batch", "context", "step, ms", "step, J", "mean W", "SM, MHz", "°C", "at power limit", "metered, s",
-    "repeats", "spread ms", "spread J", "of roofline", "left out: ms", "left out: J",
+    "repeats", "spread ms", "spread J", "of roofline", "of energy floor", "left out: ms", "left out: J",
 )  # fmt: skip
 _CHECK_COLUMNS = (
     "arm", "cells", "repeat spread ms, median", "worst", "spread J, median", "worst", "left out ms, median", "worst",
@@ -75,13 +75,17 @@ def cells_table(subject: Subject) -> str:
                     percent(cell.spread_ms_frac),
                     percent(cell.spread_j_frac),
                     percent(_achieved(subject, arm, cell)),
+                    percent(_energy_floor_frac(subject, arm, cell)),
                     percent(None if error is None else error.ms_error_frac) + mark,
                     percent(None if error is None else error.j_error_frac) + mark,
                 ]
             )
-    return table(_CELL_COLUMNS, rows, caption="cells") + element(
-        "p", words("* the others do not surround this cell: its context is extrapolated."), class_="note"
+    told = (
+        "* the others do not surround this cell: its context is extrapolated. Of roofline: least time by bytes and "
+        "operations over the step's. Of energy floor: what the bare board draws at rest in that least time, over the "
+        "step's energy."
     )
+    return table(_CELL_COLUMNS, rows, caption="cells") + element("p", words(told), class_="note")
 
 
 def drift_table(subject: Subject) -> str:
@@ -169,6 +173,14 @@ def _achieved(subject: Subject, arm: Arm, cell: StepCell) -> float | None:
     if ceiling is None:
         return None
     return ceiling.step_floor_ms(cell.batch, cell.context_tokens, arm.verify_tokens) / cell.step_ms
+
+
+def _energy_floor_frac(subject: Subject, arm: Arm, cell: StepCell) -> float | None:
+    """Energy of the bare board at rest for the least time of the step, over the step's."""
+    achieved = _achieved(subject, arm, cell)
+    if achieved is None:
+        return None
+    return subject.profile.idle.bare_w * achieved * cell.step_ms / 1e3 / cell.step_j
 
 
 def _out_of_order(subject: Subject, name: str) -> Cell:

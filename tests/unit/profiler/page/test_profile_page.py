@@ -13,7 +13,7 @@ from selector.files.profile import Profile
 from selector.profiler.cells import Cell, DecodeCell, DecodeRepeat, FailedStep, IdleCell, Metered, Origin
 from selector.profiler.page.document import page, pictures
 from selector.profiler.page.subject import Subject
-from selector.profiler.page.tables import drift_table, refused_table
+from selector.profiler.page.tables import cells_table, drift_table, refused_table
 from selector.profiler.page.trace import BoardSample
 
 ORIGIN = Origin(host="gpu-host", weights="dummy", date="2026-01-02T03:04:05+00:00")
@@ -200,6 +200,13 @@ def test_checks_have_spread_left_out_errors_and_what_is_out_of_order() -> None:
     html = page(subject(), [])
     assert "1.00%" in html and "2.00%" in html
     assert "step_ms falls from 5.000 (batch 1, prompt 512) to 4.500 (batch 4, prompt 512)" in html
+
+
+def test_cells_stand_beside_their_floors() -> None:
+    html = cells_table(subject())
+    floor_ms = (2 * 7e9 + 4 * 147_456 * 600) / 4.8e12 * 1e3
+    ms, j = 1.5 * (5.4 + 4 * 600e-5), 1.5 * (2.2 + 4 * 600e-5)
+    assert f"<td>{floor_ms / ms:.1%}</td><td>{80 * floor_ms / 1e3 / j:.1%}</td>" in html
 
 
 def test_the_board_over_time_is_that_of_the_recording_where_there_is_one() -> None:
