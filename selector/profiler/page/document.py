@@ -50,7 +50,7 @@ def page(subject: Subject, facts: Sequence[tuple[str, str]]) -> str:
         ("front", "Energy against latency", _or_none(shown, "front")),
         ("roofline", "Under the roofline", roofline.html()),
         ("over-time", "Power and clocks over time", overtime.html()),
-        ("checks", "How far the numbers can be trusted", checks_table(subject) + drift_table(subject)),
+        ("checks", "How far the numbers can be trusted", checks_table(subject) + element("h3", words("Measured again")) + drift_table(subject)),
         ("refused", "Refused windows and failed launches", refused_table(subject)),
         ("cells", "All cells", cells_table(subject)),
         ("accept", "Accept lengths", accept_table(subject)),
