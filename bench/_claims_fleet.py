@@ -17,7 +17,7 @@ from selector.profiler.joinacceptance import acceptance_cells
 PAPER_TARGETS = 11
 SLOW_TARGET = "gemma-4-31B-it"
 FLIPPING = ("Qwen3.6-35B-A3B", "gemma-4-26B-A4B")
-NGRAM_WIDTH = 8
+CPU_ARM, NGRAM_WIDTH = "ngram-8", 8
 CPU_CELLS = Path(__file__).resolve().parents[1] / "profiles" / "raw" / "cpu__smollm2-135m.cells.jsonl"
 
 
@@ -142,7 +142,9 @@ def measured_text_types() -> Finding:
     claim = "code accepts more than conversation, English news more than Romansh"
     paper, target = "yes, drafts that are models", "SmolLM2-135M on a CPU, NGRAM"
     lengths = {}
-    for (_, text_type), cells in acceptance_cells(read_cells(CPU_CELLS)).items():
+    for (arm, text_type), cells in acceptance_cells(read_cells(CPU_CELLS)).items():
+        if arm != CPU_ARM:
+            continue
         found = summarised([answer for cell in cells for answer in cell.answers], NGRAM_WIDTH)
         if found is not None:
             lengths[text_type] = found.mean
