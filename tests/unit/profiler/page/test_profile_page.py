@@ -158,6 +158,14 @@ def test_figures_per_token_are_those_of_the_cells() -> None:
     assert f"{floor_ms / ms:.0%} of the roofline" in drawn["roofline"]
 
 
+def test_what_lies_outside_the_measured_cells_is_hollow() -> None:
+    hollow = 'fill="#ffffff" stroke="#0072B2"'
+    for context, expected in ((600.0, False), (100.0, True)):
+        drawn = {picture.name: picture for picture in pictures(subject(stated_context_tokens=context))}
+        for name in ("energy", "tbt", "break-even", "front"):
+            assert (hollow in drawn[name].panels[0][1]) is expected, name
+
+
 def test_the_targets_are_drawn_where_they_are_asked_for() -> None:
     front = next(picture for picture in pictures(subject(tbt_targets_ms=(7.5,))) if picture.name == "front")
     assert ">7.5 ms</text>" in front.panels[0][1] and ">25 ms</text>" not in front.panels[0][1]
