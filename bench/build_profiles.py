@@ -3,17 +3,18 @@
     python bench/build_profiles.py [NAME ...] [--models DIR] [--pictures NAME]
 
 For every `profiles/raw/NAME.cells.jsonl` (or those named) whose sweep file is `profiles/raw/NAME.toml`, or one in
-bench/h200/ with that output_name: `profiles/NAME.json`, built on the one that is there, and
-`bench/results/NAME_checks.json`. Published accept lengths are taken in where the sweep has an arm that the profile
-lacks and the table of them has the target. Then `profiles/README.md` (see profiles_table.py) and
-`bench/results/paper_claims.json`. `--models` holds the targets' config.json, which a first profile of a target needs.
-Pictures of `--pictures` (may be repeated) go to docs/img/NAME/.
+bench/h200/ or bench/cpu/ with that output_name: `profiles/NAME.json`, built on the one that is there, and
+`bench/results/NAME_checks.json`; of a sweep of accept lengths alone `bench/results/NAME_accepted.json`. Published
+accept lengths are taken in where the sweep has an arm that the profile lacks and the table of them has the target. Then
+`profiles/README.md` (see profiles_table.py) and `bench/results/paper_claims.json`. `--models` holds the targets'
+config.json, which a first profile of a target needs. Pictures of `--pictures` (may be repeated) go to docs/img/NAME/.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from selector.profiler.config import SweepConfig, load_config
 ROOT = Path(__file__).resolve().parents[1]
 PROFILES, RAW, RESULTS = ROOT / "profiles", ROOT / "profiles" / "raw", ROOT / "bench" / "results"
 PUBLISHED = RAW / "acceptance_published.csv"
+SWEEPS = (ROOT / "bench" / "h200", ROOT / "bench" / "cpu")
 SUFFIX = ".cells.jsonl"
 
 
@@ -34,7 +36,7 @@ def sweep_file(name: str) -> Path | None:
     beside = RAW / f"{name}.toml"
     if beside.is_file():
         return beside
-    files = sorted((ROOT / "bench" / "h200").glob("*.toml"))
+    files = [file for folder in SWEEPS for file in sorted(folder.glob("*.toml"))]
     return next((file for file in files if load_config(file).output_name == name), None)
 
 
@@ -53,6 +55,14 @@ def build(name: str, config_file: Path, models: Path | None) -> None:
         checks = profile_command(*words)
         shutil.copyfile(made, target)
     (RESULTS / f"{name}_checks.json").write_text(checks, encoding="utf-8")
+
+
+def show_accepted(name: str, config_file: Path) -> None:
+    """Accept lengths of a sweep that measures no step costs, as a table: there is no profile without step costs."""
+    with tempfile.TemporaryDirectory() as out:
+        shutil.copyfile(RAW / f"{name}{SUFFIX}", Path(out) / "cells.jsonl")
+        rows = json.loads(profile_command("--config", config_file, "--out", out, "--accepted", "--json"))
+    (RESULTS / f"{name}_accepted.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 def _has_new_arms(config: SweepConfig, existing: Path) -> bool:
@@ -87,7 +97,8 @@ def main() -> None:
             print(f"{name}: no sweep file profiles/raw/{name}.toml; left as it is", file=sys.stderr)
             continue
         if not load_config(config_file).grid:
-            continue  # accept lengths alone: they are joined to a profile by hand
+            show_accepted(name, config_file)
+            continue
         build(name, config_file, args.models)
         print(f"{name}: built with {config_file.relative_to(ROOT)}")
     for name in args.pictures:
