@@ -42,6 +42,8 @@ def page(subject: Subject, facts: Sequence[tuple[str, str]]) -> str:
     profile = subject.profile
     shown = {picture.name: picture for picture in pictures(subject)}
     roofline, overtime = roofline_picture(subject), overtime_picture(subject)
+    again = element("h3", words("Measured again"))
+    trust = checks_table(subject) + again + drift_table(subject)
     sections = [
         ("steps", "What a step costs", shown["steps"].html()),
         ("energy", "Energy per accepted token", _or_none(shown, "energy")),
@@ -50,7 +52,7 @@ def page(subject: Subject, facts: Sequence[tuple[str, str]]) -> str:
         ("front", "Energy against latency", _or_none(shown, "front")),
         ("roofline", "Under the roofline", roofline.html()),
         ("over-time", "Power and clocks over time", overtime.html()),
-        ("checks", "How far the numbers can be trusted", checks_table(subject) + element("h3", words("Measured again")) + drift_table(subject)),
+        ("checks", "How far the numbers can be trusted", trust),
         ("refused", "Refused windows and failed launches", refused_table(subject)),
         ("cells", "All cells", cells_table(subject)),
         ("accept", "Accept lengths", accept_table(subject)),
