@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from selector.cli.arguments import figure
+from selector.cli.arguments import figure, positive
 from selector.cli.profileprogress import Watcher
 from selector.cli.profileresults import assembled, reported
 from selector.errors import InputError, MeterError, UsageError
@@ -110,11 +110,17 @@ def add_parser(subparsers: Any) -> None:
     )
     add(
         "--context-tokens",
-        type=float,
+        type=positive,
         metavar="C",
         help="context per request at which arms are compared (default: where most was measured)",
     )
-    add("--tbt-target-ms", type=float, action="append", metavar="MS", help="targets in the charts (default: 25, 10, 5)")
+    add(
+        "--tbt-target-ms",
+        type=positive,
+        action="append",
+        metavar="MS",
+        help="targets in the charts (default: 25, 10, 5)",
+    )
     parser.set_defaults(run=run)
 
 

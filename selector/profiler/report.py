@@ -11,7 +11,7 @@ from selector.profiler.cells import Cell, FailedStep, IdleCell
 from selector.profiler.checks import leave_one_out, out_of_order, summary
 from selector.profiler.config import Method, SweepArm, SweepConfig
 from selector.profiler.merge import MergedCell, merged_cells
-from selector.profiler.roofline import Ceiling
+from selector.profiler.roofline import Ceiling, least_verified
 
 
 def sweep_report(cells: Sequence[Cell], config: SweepConfig, profile: Profile, ceiling: Ceiling) -> dict[str, Any]:
@@ -44,7 +44,8 @@ def _arm_report(
 ) -> dict[str, Any]:
     method = config.decode.method
     merged = merged_cells(cells, arm.name, "main", method)
-    floors_ms = [ceiling.step_floor_ms(cell.batch, cell.point.context_tokens, arm.verify_tokens) for cell in merged]
+    width = least_verified(profile.arms[arm.name])
+    floors_ms = [ceiling.step_floor_ms(cell.batch, cell.point.context_tokens, width) for cell in merged]
     other: Method = "steady" if method == "difference" else "difference"
     return {
         "achieved_frac": {

@@ -14,10 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from selector.errors import InputError
-from selector.files.profile import Profile, Target
+from selector.files.profile import Arm, Profile, Target
 from selector.profiler.modelsize import ModelSize
 
 _BYTES_PER_PARAMETER = 2.0
+_ADAPTIVE = "--speculative-adaptive"
+_RAGGED, _STATIC = "SGLANG_RAGGED_VERIFY_MODE", "static"
 _IMPOSSIBLE = "remove that line from cells.jsonl and measure it again"
 
 
@@ -69,13 +71,19 @@ def size_of(target: Target) -> ModelSize:
     )
 
 
+def least_verified(arm: Arm) -> int:
+    """Fewest tokens that a step of the arm may verify per request: 1 where the engine itself chooses how many."""
+    chooses = _ADAPTIVE in arm.launch.flags or arm.launch.env.get(_RAGGED, _STATIC) != _STATIC
+    return 1 if chooses else arm.verify_tokens
+
+
 def refuse_impossible(ceiling: Ceiling, profile: Profile) -> None:
     """Raises `InputError` for a step or a prefill of `profile` that is faster than the roofline, or cheaper than idling
     as long."""
     for name, arm in profile.arms.items():
         for cell in arm.cells:
             place = f"cells.jsonl: {name} batch {cell.batch} context {cell.context_tokens:g}"
-            floor_ms = ceiling.step_floor_ms(cell.batch, cell.context_tokens, arm.verify_tokens)
+            floor_ms = ceiling.step_floor_ms(cell.batch, cell.context_tokens, least_verified(arm))
             _refuse_below(f"{place}: step_ms", cell.step_ms, floor_ms, "ms that the roofline allows")
             _refuse_below(
                 f"{place}: step_j", cell.step_j, profile.idle.bare_w * cell.step_ms / 1e3, "J that an idle board takes"

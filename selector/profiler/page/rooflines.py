@@ -7,7 +7,7 @@ from selector.page.lines import Line, Mark, draw, log_range
 from selector.page.picture import Picture
 from selector.page.svg import path, text
 from selector.profiler.page.subject import Subject
-from selector.profiler.roofline import Ceiling
+from selector.profiler.roofline import Ceiling, least_verified
 
 
 def roofline_picture(subject: Subject) -> Picture:
@@ -66,9 +66,9 @@ def _marks(subject: Subject, name: str, ceiling: Ceiling) -> list[Mark]:
             (cell for cell in arm.cells if cell.batch == batch),
             key=lambda cell: abs(cell.context_tokens - subject.context_tokens),
         )
-        flop = ceiling.step_flop(batch, arm.verify_tokens)
+        flop = ceiling.step_flop(batch, least_verified(arm))
         tflop_per_s = flop / (cell.step_ms / 1e3) / 1e12
-        floor_ms = ceiling.step_floor_ms(batch, cell.context_tokens, arm.verify_tokens)
+        floor_ms = ceiling.step_floor_ms(batch, cell.context_tokens, least_verified(arm))
         told = f"{name}, batch {batch}, {cell.context_tokens:,.0f} tokens: {tflop_per_s:.1f} TFLOP/s, "
         told += f"{floor_ms / cell.step_ms:.0%} of the roofline"
         marks.append(Mark(x=flop / ceiling.step_bytes(batch, cell.context_tokens), y=tflop_per_s, told=told))

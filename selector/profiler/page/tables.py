@@ -14,6 +14,7 @@ from selector.profiler.config import Method
 from selector.profiler.merge import main_method, merged_cells
 from selector.profiler.page.subject import Subject
 from selector.profiler.report import against, idle_drift_frac
+from selector.profiler.roofline import least_verified
 
 _CELL_COLUMNS = (
     "arm", "batch", "context", "step, ms", "step, J", "mean W", "SM, MHz", "°C", "at power limit", "metered, s",
@@ -172,7 +173,7 @@ def _achieved(subject: Subject, arm: Arm, cell: StepCell) -> float | None:
     ceiling = subject.ceiling
     if ceiling is None:
         return None
-    return ceiling.step_floor_ms(cell.batch, cell.context_tokens, arm.verify_tokens) / cell.step_ms
+    return ceiling.step_floor_ms(cell.batch, cell.context_tokens, least_verified(arm)) / cell.step_ms
 
 
 def _energy_floor_frac(subject: Subject, arm: Arm, cell: StepCell) -> float | None:

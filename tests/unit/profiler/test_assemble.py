@@ -272,6 +272,18 @@ def test_a_step_faster_than_its_arithmetic_is_refused() -> None:
         assemble(wide, sweep(), base())
 
 
+@pytest.mark.parametrize(
+    "choosing",
+    [{"flags": ("--draft", "{draft}", "--speculative-adaptive")}, {"env": {"SGLANG_RAGGED_VERIFY_MODE": "compact"}}],
+)
+def test_an_arm_whose_engine_chooses_how_much_it_verifies_is_held_against_one_token(choosing: dict[str, Any]) -> None:
+    arm = CONFIG.arms[1].model_copy(update={"verify_tokens": 32, **choosing})
+    config = CONFIG.model_copy(update={"arms": (CONFIG.arms[0], arm)})
+    _, report = assemble(config, sweep(), base())
+    plain = report["arms"]["none"]["achieved_frac"]["64x512"]
+    assert report["arms"]["eagle3-k2"]["achieved_frac"]["64x512"] == pytest.approx(plain / 1.2, rel=1e-3)
+
+
 def test_a_step_cheaper_than_idling_is_refused() -> None:
     with pytest.raises(InputError, match=r"step_j: is 0\.700, below the 0\.800 J that an idle board takes"):
         assemble(CONFIG, edited(with_cost(10.0, 0.7)), base())
