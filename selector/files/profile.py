@@ -334,6 +334,10 @@ def provenance_keys(profile: Profile) -> Iterable[tuple[str, str]]:
     for index, point in enumerate(profile.prefill):
         yield f"prefill[{index}]", point.provenance
     for name, arm in profile.arms.items():
+        for index, point in enumerate(arm.prefill or ()):
+            yield f"arms.{name}.prefill[{index}]", point.provenance
+        if arm.prefill_pass:
+            yield f"arms.{name}.prefill_pass", arm.prefill_pass.provenance
         if arm.context_slope:
             yield f"arms.{name}.context_slope", arm.context_slope.provenance
         for index, cell in enumerate(arm.cells):

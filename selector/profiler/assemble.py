@@ -22,11 +22,11 @@ from selector.files.profile import (
     StepCell,
     Target,
 )
-from selector.profiler.cells import Cell, IdleCell, PrefillCell
-from selector.profiler.checks import spread_frac
+from selector.profiler.cells import Cell, IdleCell
 from selector.profiler.config import SweepArm, SweepConfig
 from selector.profiler.merge import MergedCell, merged_cells
 from selector.profiler.modelsize import ModelSize
+from selector.profiler.prefillpoints import lone_pass, prefill_points
 from selector.profiler.provenance import measured_provenance, pruned
 from selector.profiler.report import sweep_report
 from selector.profiler.roofline import ceiling_of, refuse_impossible
@@ -56,7 +56,10 @@ def assemble(
         if merged:
             key = f"sweep-{arm.name}"
             provenance[key] = measured_provenance(merged[0].origin, f"{config.decode.method} method, closed batches")
-            arms[arm.name] = _arm(arm, merged, base.arms.get(arm.name) if base else None, key)
+            old = base.arms.get(arm.name) if base else None
+            arms[arm.name] = _arm(arm, merged, old, key).model_copy(
+                update=_own_prefill(cells, arm.name, old, provenance)
+            )
     if NO_DRAFTER not in arms:
         raise InputError("cells.jsonl", f"has no decode cell of {NO_DRAFTER!r}", "run the sweep on until it has")
     profile = Profile(
@@ -160,6 +163,18 @@ def _arm(arm: SweepArm, merged: Sequence[MergedCell], old: Arm | None, key: str)
     )
 
 
+def _own_prefill(
+    cells: Sequence[Cell], name: str, old: Arm | None, provenance: dict[str, Provenance]
+) -> dict[str, Any]:
+    """Fields of an arm; the points of `none` are the profile's, so it has none of its own."""
+    points = None if name == NO_DRAFTER else prefill_points(cells, name, f"sweep-prefill-{name}", provenance)
+    alone = lone_pass(cells, name, f"sweep-pass-{name}", provenance)
+    return {
+        "prefill": points or (old.prefill if old else None),
+        "prefill_pass": alone or (old.prefill_pass if old else None),
+    }
+
+
 def _idle(cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Provenance]) -> Idle:
     measured = [cell for cell in cells if isinstance(cell, IdleCell) and cell.sweep_pass == "main"]
     bare = [cell for cell in measured if cell.arm is None]
@@ -179,34 +194,15 @@ def _idle(cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Pro
 
 
 def _prefill(
-    cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Provenance]
+    cells: Sequence[Cell], base: Profile | None, provenance: dict[str, Provenance]
 ) -> tuple[PrefillPoint, ...]:
-    by_length: dict[int, list[PrefillCell]] = {}
-    for cell in cells:
-        if isinstance(cell, PrefillCell) and cell.j is not None:
-            by_length.setdefault(cell.prompt_tokens, []).append(cell)
-    if not by_length:
-        if base is None:
-            raise InputError("cells.jsonl", "has no prefill cell with energy", "run the sweep on, or give --base")
-        return base.prefill
-    points = []
-    for tokens, same in sorted(by_length.items()):
-        ms = fmean(cell.ms for cell in same)
-        points.append(
-            PrefillPoint(
-                prompt_tokens=tokens,
-                ms=round(ms, 4),
-                j=round(fmean(cell.j for cell in same if cell.j is not None), 5),
-                provenance="sweep-prefill",
-                repeats=len(same),
-                spread_frac=_rounded(spread_frac([cell.ms for cell in same]), 5),
-            )
-        )
-    first = next(iter(by_length.values()))[0]
-    provenance["sweep-prefill"] = measured_provenance(
-        first.origin, "prompts answered with one token, back to back, short ones several at a time, no prefix cache"
-    )
-    return tuple(points)
+    points = prefill_points(cells, NO_DRAFTER, "sweep-prefill", provenance)
+    if points is not None:
+        return points
+    if base is None:
+        problem = f"has no prefill cell of {NO_DRAFTER!r} with energy"
+        raise InputError("cells.jsonl", problem, "run the sweep on, or give --base")
+    return base.prefill
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

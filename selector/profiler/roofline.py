@@ -88,7 +88,7 @@ def refuse_impossible(ceiling: Ceiling, profile: Profile) -> None:
             _refuse_below(
                 f"{place}: step_j", cell.step_j, profile.idle.bare_w * cell.step_ms / 1e3, "J that an idle board takes"
             )
-    for point in profile.prefill:
+    for point in (*profile.prefill, *(point for arm in profile.arms.values() for point in arm.prefill or ())):
         place = f"cells.jsonl: prefill of {point.prompt_tokens} tokens"
         _refuse_below(
             f"{place}: ms", point.ms, ceiling.prefill_floor_ms(point.prompt_tokens), "ms that the roofline allows"

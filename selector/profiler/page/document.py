@@ -18,6 +18,7 @@ from selector.profiler.page.tables import (
     cells_table,
     checks_table,
     drift_table,
+    prefill_table,
     refused_table,
     source_table,
 )
@@ -55,6 +56,7 @@ def page(subject: Subject, facts: Sequence[tuple[str, str]]) -> str:
         ("checks", "How far the numbers can be trusted", trust),
         ("refused", "Refused windows and failed launches", refused_table(subject)),
         ("cells", "All cells", cells_table(subject)),
+        ("prefill", "Prefill", prefill_table(subject)),
         ("accept", "Accept lengths", accept_table(subject)),
         ("provenance", "Provenance", provenance_table(facts) + source_table(subject)),
     ]

@@ -89,6 +89,25 @@ def cells_table(subject: Subject) -> str:
     return table(_CELL_COLUMNS, rows, caption="cells") + element("p", words(told), class_="note")
 
 
+def prefill_table(subject: Subject) -> str:
+    """Prefill of every arm by prompt length, and the least that a pass takes where it was measured."""
+    profile, ceiling = subject.profile, subject.ceiling
+    rows: list[list[Cell | str]] = []
+    for name, arm in profile.arms.items():
+        least = arm.prefill_pass
+        if least is not None:
+            rows.append([name, Cell(text="alone in a pass", prose=True), f"{least.prompt_tokens:,}",
+                         number(least.ms, 2), number(least.j, 3), "–", "–"])  # fmt: skip
+        for point in (profile.prefill if name == NO_DRAFTER else arm.prefill) or ():
+            floor_ms = None if ceiling is None else ceiling.prefill_floor_ms(point.prompt_tokens)
+            rows.append([name, Cell(text="busy server", prose=True), f"{point.prompt_tokens:,}",
+                         number(point.ms, 2), number(point.j, 3), percent(point.spread_frac),
+                         percent(None if floor_ms is None else floor_ms / point.ms)])  # fmt: skip
+    told = "Arms that are not listed take the prefill of the arm without a drafter."
+    columns = ("arm", "how", "prompt tokens", "ms a prompt", "J a prompt", "spread ms", "of roofline")
+    return table(columns, rows, caption="prefill") + element("p", words(told), class_="note")
+
+
 def drift_table(subject: Subject) -> str:
     """The baseline measured again at the end, and cells measured by another method; says so where there are none."""
     rows: list[list[Cell | str]] = []

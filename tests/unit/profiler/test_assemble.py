@@ -212,6 +212,40 @@ def test_every_number_says_where_it_comes_from_and_nothing_else_is_kept() -> Non
     assert (origin.host, origin.date) == ("gpu-host", "2026-01-02T03:04:05+00:00")
 
 
+def lone(arm: str, tokens: int, ms: float, *, alone: bool = True) -> PrefillCell:
+    return PrefillCell(
+        arm=arm, prompt_tokens=tokens, alone=alone, prompts_at_once=1, prompts=100, ms=ms, j=0.4 * ms,
+        energy=metered(400.0), origin=ORIGIN,
+    )  # fmt: skip
+
+
+def test_an_arms_own_prefill_and_its_least_pass_are_its_own(tmp_path: Path) -> None:
+    more = [
+        lone("none", 128, 5.0), lone("eagle3-k2", 128, 7.0), lone("eagle3-k2", 128, 7.2), lone("eagle3-k2", 1024, 40.0),
+        lone("eagle3-k2", 512, 14.0, alone=False),
+    ]  # fmt: skip
+    profile, _ = assemble(CONFIG, [*sweep(), *more], base())
+    assert [point.prompt_tokens for point in profile.prefill] == [512, 2048]
+    none, eagle = profile.arms["none"], profile.arms["eagle3-k2"]
+    assert none.prefill is None and none.prefill_pass is not None and none.prefill_pass.ms == 5.0
+    assert eagle.prefill is not None and [(point.prompt_tokens, point.ms) for point in eagle.prefill] == [(512, 14.0)]
+    assert eagle.prefill_pass is not None
+    assert (eagle.prefill_pass.prompt_tokens, eagle.prefill_pass.ms, eagle.prefill_pass.repeats) == (128, 7.1, 2)
+    assert eagle.prefill_pass.j == pytest.approx(0.4 * 7.1)
+    write_profile(profile, tmp_path / "p.json")
+    again = parse_profile((tmp_path / "p.json").read_text(), "p.json")
+    assert again == profile and "sweep-pass-eagle3-k2" in again.provenance
+    later, _ = assemble(CONFIG, sweep(), profile)
+    assert later.arms["eagle3-k2"].prefill_pass == eagle.prefill_pass
+
+
+def test_the_bare_board_after_a_sweep_is_drift_and_no_idle_power() -> None:
+    hot = IdleCell(arm=None, sweep_pass="drift", energy=metered(88.0), origin=ORIGIN)
+    profile, report = assemble(CONFIG, [*sweep(), hot], base())
+    assert profile.idle.bare_w == 80.0
+    assert report["idle_drift_frac"] == pytest.approx(0.1)
+
+
 def test_without_idle_and_prefill_cells_the_older_ones_stay() -> None:
     only_decode = [cell for cell in sweep() if isinstance(cell, DecodeCell)]
     profile, _ = assemble(CONFIG, only_decode, base())

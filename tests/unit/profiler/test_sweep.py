@@ -27,7 +27,7 @@ def config(**changes: Any) -> SweepConfig:
         "gpu": {"name": "H200", "indices": [0], "peak_tflops": 989, "bandwidth_tb_s": 4.8},
         "server": {"context_length": 8192, "flags": ["--max-running-requests", "64"]},
         "decode": {"method": "steady", "window_s": 5.3, "repeats": 2, "cooldown_s": 0.5},
-        "prefill": {"prompt_tokens": [1024, 4096]},
+        "prefill": {"prompt_tokens": [1024], "alone_tokens": 128, "arms": ["none", "eagle3-k2"]},
         "idle": {"window_s": 6, "settle_s": 1},
         "grid": [{"batches": [1, 8], "prompt_tokens": [512]}],
         "drift": {"batches": [1], "prompt_tokens": [512]},
@@ -85,7 +85,7 @@ def shape(cell: object) -> tuple[object, ...]:
     if isinstance(cell, DecodeCell):
         return cell.arm, cell.sweep_pass, cell.batch, cell.prompt_tokens
     if isinstance(cell, PrefillCell):
-        return cell.arm, "prefill", cell.prompt_tokens
+        return cell.arm, "alone" if cell.alone else "prefill", cell.prompt_tokens
     assert isinstance(cell, IdleCell)
     return "idle", cell.arm, cell.sweep_pass
 
@@ -95,10 +95,12 @@ EVERYTHING = [
     ("idle", "none", "main"),
     ("none", "main", 1, 512),
     ("none", "main", 8, 512),
+    ("none", "alone", 128),
     ("none", "prefill", 1024),
-    ("none", "prefill", 4096),
     ("eagle3-k2", "main", 1, 512),
     ("eagle3-k2", "main", 8, 512),
+    ("eagle3-k2", "alone", 128),
+    ("eagle3-k2", "prefill", 1024),
     ("ngram-8", "main", 1, 512),
     ("ngram-8", "main", 8, 512),
     ("none", "drift", 1, 512),
@@ -112,7 +114,7 @@ async def test_a_sweep_measures_everything_in_order(run, tmp_path, launcher) -> 
     cells = read_cells(tmp_path / "cells.jsonl")
     assert [shape(cell) for cell in cells] == EVERYTHING
     assert launcher.launched == ["none", "eagle3-k2", "ngram-8", "none"]
-    assert (result.measured, result.failed, result.left, result.stopped_early) == (12, 0, 0, False)
+    assert (result.measured, result.failed, result.left, result.stopped_early) == (len(EVERYTHING), 0, 0, False)
     assert watcher.left_s[0] > watcher.left_s[-1] == 0.0
     eagle = next(cell for cell in cells if isinstance(cell, DecodeCell) and cell.arm == "eagle3-k2")
     assert [repeat.seed for repeat in eagle.repeats] == [1, 2]
@@ -134,7 +136,7 @@ async def test_a_killed_sweep_goes_on_without_losing_or_repeating_a_cell(run, tm
         torn.write('{"kind": "decode", "arm": "no')  # killed in the middle of a line
     again = Watcher()
     result = await run(config(), again)
-    assert again.events[0] == f"planned 12 {after}"
+    assert again.events[0] == f"planned {len(EVERYTHING)} {after}"
     assert Counter(shape(cell) for cell in read_cells(file)) == Counter(EVERYTHING)
     assert result.left == 0
 
@@ -163,8 +165,8 @@ async def test_a_sweep_stops_in_time_and_before_a_step_that_would_not_fit(run, c
     watcher = Watcher()
     result = await run(config(), watcher, stop_after_s=200.0)
     assert result.stopped_early
-    assert 0 < result.measured < 12
-    assert result.left == 12 - result.measured
+    assert 0 < result.measured < len(EVERYTHING)
+    assert result.left == len(EVERYTHING) - result.measured
     assert clock.now() - began_s <= 200.0
     assert watcher.events[-1] == "stopped"
     await run(config())
@@ -182,7 +184,8 @@ async def test_a_server_that_dies_is_reported_and_the_sweep_goes_on(run, tmp_pat
     failures = [cell for cell in cells if isinstance(cell, FailedStep)]
     assert [failure.step for failure in failures] == ["server of eagle3-k2"]
     measured = [shape(cell) for cell in cells if not isinstance(cell, FailedStep)]
-    assert measured == [cell for cell in EVERYTHING if cell != ("eagle3-k2", "main", 8, 512)]
+    first = ("eagle3-k2", "main", 1, 512)
+    assert measured == [cell for cell in EVERYTHING if cell[0] != "eagle3-k2" or cell == first]
     assert (result.failed, result.left) == (1, 1)
     launcher.prepare = lambda arm, server: None
     result = await run(config())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from selector.files.profile import Profile
+from selector.files.profile import PrefillPass, Profile
 from selector.profiler.cells import Cell, DecodeCell, DecodeRepeat, FailedStep, IdleCell, Metered, Origin
 from selector.profiler.page.document import page, pictures
 from selector.profiler.page.subject import Subject
@@ -215,6 +215,16 @@ def test_cells_stand_beside_their_floors() -> None:
     floor_ms = (2 * 7e9 + 4 * 147_456 * 600) / 4.8e12 * 1e3
     ms, j = 1.5 * (5.4 + 4 * 600e-5), 1.5 * (2.2 + 4 * 600e-5)
     assert f"<td>{floor_ms / ms:.1%}</td><td>{80 * floor_ms / 1e3 / j:.1%}</td>" in html
+
+
+def test_prefill_stands_beside_its_roofline() -> None:
+    html = page(subject(), [])
+    floor_ms = 2 * 7e9 * 1000 / 989e12 * 1e3
+    assert f"<td>1,000</td><td>30.00</td><td>20.000</td><td>–</td><td>{floor_ms / 30:.1%}</td>" in html
+    none = profile().arms["none"]
+    least = PrefillPass(prompt_tokens=128, ms=5.5, j=1.5, provenance="sweep")
+    arms = {**profile().arms, "none": none.model_copy(update={"prefill_pass": least})}
+    assert "alone in a pass" in page(subject(profile=profile().model_copy(update={"arms": arms})), [])
 
 
 def test_the_board_over_time_is_that_of_the_recording_where_there_is_one() -> None:
