@@ -186,10 +186,10 @@ async def test_a_server_that_dies_is_reported_and_the_sweep_goes_on(run, tmp_pat
     measured = [shape(cell) for cell in cells if not isinstance(cell, FailedStep)]
     first = ("eagle3-k2", "main", 1, 512)
     assert measured == [cell for cell in EVERYTHING if cell[0] != "eagle3-k2" or cell == first]
-    assert (result.failed, result.left) == (1, 1)
+    assert (result.failed, result.left) == (1, 3)
     launcher.prepare = lambda arm, server: None
     result = await run(config())
-    assert (result.measured, result.left) == (1, 0)
+    assert (result.measured, result.left) == (3, 0)
 
 
 async def test_a_refused_cell_is_recorded_and_measured_again_next_time(run, tmp_path, gpu, launcher) -> None:
