@@ -13,8 +13,8 @@ import json
 from collections.abc import Iterator
 from statistics import median
 
-from selector.core.cost import ContextSlope, StepCost, StepPoint
-from selector.files.profile import Arm, Profile, StepCell, load_profile
+from selector.files.profile import Arm, Profile, load_profile
+from selector.profiler.checks import LeaveOneOut, leave_one_out
 
 
 def main() -> None:
@@ -27,25 +27,21 @@ def main() -> None:
 
 def report(name: str, profile: Profile) -> dict[str, object]:
     """The document that is printed."""
-    errors = [
-        (arm_name, cell, step_ms / cell.step_ms - 1.0, step_j / cell.step_j - 1.0)
-        for arm_name, arm in profile.arms.items()
-        for cell, step_ms, step_j in left_out(arm)
-    ]
+    errors = [(arm_name, error) for arm_name, arm in profile.arms.items() for error in inner_errors(arm)]
     return {
         "profile": name,
         "left_out_cells": len(errors),
-        "step_ms": _summary([abs(ms) for _, _, ms, _ in errors]),
-        "step_j": _summary([abs(j) for _, _, _, j in errors]),
+        "step_ms": _summary([abs(error.ms_error_frac) for _, error in errors]),
+        "step_j": _summary([abs(error.j_error_frac) for _, error in errors]),
         "cells": [
             {
                 "arm": arm_name,
-                "batch": cell.batch,
-                "context_tokens": cell.context_tokens,
-                "step_ms_error_frac": round(ms, 5),
-                "step_j_error_frac": round(j, 5),
+                "batch": error.batch,
+                "context_tokens": error.context_tokens,
+                "step_ms_error_frac": round(error.ms_error_frac, 5),
+                "step_j_error_frac": round(error.j_error_frac, 5),
             }
-            for arm_name, cell, ms, j in errors
+            for arm_name, error in errors
         ],
     }
 
@@ -56,21 +52,12 @@ def _summary(errors: list[float]) -> dict[str, float] | None:
     return {"worst_error_frac": round(max(errors), 5), "median_error_frac": round(median(errors), 5)}
 
 
-def left_out(arm: Arm) -> Iterator[tuple[StepCell, float, float]]:
-    """Each inner cell of an arm with the (step_ms, step_j) that the other cells predict."""
+def inner_errors(arm: Arm) -> Iterator[LeaveOneOut]:
+    """Errors at the arm's inner cells."""
     batches = [cell.batch for cell in arm.cells]
-    slope = arm.context_slope
-    for number, cell in enumerate(arm.cells):
-        if not min(batches) < cell.batch < max(batches):
-            continue
-        others = [
-            StepPoint(batch=c.batch, context_tokens=c.context_tokens, step_ms=c.step_ms, step_j=c.step_j)
-            for n, c in enumerate(arm.cells)
-            if n != number
-        ]
-        derived = ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None
-        step_ms, step_j = StepCost(others, derived).step(cell.batch, cell.context_tokens)
-        yield cell, step_ms, step_j
+    for error in leave_one_out(*arm.points()):
+        if min(batches) < error.batch < max(batches):
+            yield error
 
 
 if __name__ == "__main__":

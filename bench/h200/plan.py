@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 COMMON = (
@@ -31,6 +31,21 @@ GRIDS = {
 }
 MTP_TARGETS = ("Qwen3.6-27B", "Qwen3.6-35B-A3B", "GLM-4.7-Flash", "JoyAI-LLM-Flash")
 """Targets with multi-token-prediction heads of their own."""
+STANDALONE_DRAFTS = {
+    "Qwen3-8B": "Qwen3-4B",
+    "Qwen3-14B": "Qwen3-4B",
+    "Qwen3-30B-A3B": "Qwen3-4B",
+    "Qwen3-Coder-30B-A3B": "Qwen3-4B",
+    "gemma-4-31B-it": "gemma-4-12B-it",
+}
+"""Smaller models of the same vocabulary that can draft as they are."""
+WITHOUT_EAGLE3 = ("Qwen3.6",)
+"""Targets whose class in SGLang 0.5.17 lacks the hook that hands its hidden states to an EAGLE3 draft."""
+LONGER_CONTEXT = ("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "1")
+"""Lets a draft that was made for fewer positions than the server allows start; its arm gets a context limit."""
+CONTEXT_LENGTH = 36864
+ADAPTIVE_WIDTH = 8
+"""Widest verification of SGLang's default adaptive candidates: 7 steps and the bonus token."""
 FULL_ATTENTION_3 = ("Qwen3", "Llama")
 """Targets whose attention runs on the backend that SGLang takes on Hopper; named, so that all arms have it."""
 
@@ -45,6 +60,7 @@ class Drafter:
     accept: float
     draft: str | None = None
     steps: int | None = None
+    max_context: int | None = None
     flags: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
 
@@ -56,7 +72,7 @@ def drafters(target: str, models: Path) -> list[Drafter]:
     if (models / dspark).is_dir():
         gamma = int(_config(models / dspark).get("block_size", 7))
         found.append(_block("dspark", "DSPARK", gamma + 1, dspark))
-    if (models / eagle3).is_dir():
+    if (models / eagle3).is_dir() and not target.startswith(WITHOUT_EAGLE3):
         found += [_eagle("eagle3", "EAGLE3", steps, eagle3) for steps in (1, 3, 5)]
     if (models / dflash).is_dir():
         block = int(_config(models / dflash).get("block_size", 16))
@@ -71,6 +87,11 @@ def drafters(target: str, models: Path) -> list[Drafter]:
     )  # fmt: skip
     if target in MTP_TARGETS:
         found += [_eagle("mtp", "NEXTN", steps, None) for steps in (1, 3)]
+    small = STANDALONE_DRAFTS.get(target)
+    if small is not None and _vocabulary(models / small) == _vocabulary(models / target):
+        found.append(_eagle("standalone", "STANDALONE", 3, small))
+    if any(arm.algorithm == "EAGLE3" for arm in found):
+        found.append(_adaptive(eagle3))
     if (models / dspark).is_dir():
         for mode in ("cap-accept", "compact"):
             default = _block("dspark", "DSPARK", int(_config(models / dspark).get("block_size", 7)) + 1, dspark)
@@ -81,7 +102,22 @@ def drafters(target: str, models: Path) -> list[Drafter]:
                     accept=default.accept, draft=dspark, flags=default.flags, env=env,
                 )
             )  # fmt: skip
-    return found
+    return [_limited(arm, models) for arm in found]
+
+
+def _limited(arm: Drafter, models: Path) -> Drafter:
+    """The arm with its draft's own limit, where the server's context is longer."""
+    positions = 0 if arm.draft is None else int(str(_text(models / arm.draft).get("max_position_embeddings") or 0))
+    if not 0 < positions < CONTEXT_LENGTH:
+        return arm
+    return replace(arm, max_context=positions, env=(*arm.env, LONGER_CONTEXT))
+
+
+def _adaptive(draft: str) -> Drafter:
+    """SGLang's own choice of steps by batch and by what was accepted lately, among 0, 1, 3 and 7 by default."""
+    three = _eagle("eagle3", "EAGLE3", 3, draft)
+    flags = (*three.flags, "--speculative-adaptive")
+    return replace(three, name="eagle3-adaptive", verify_tokens=ADAPTIVE_WIDTH, accept=2.0, steps=None, flags=flags)
 
 
 def _block(name: str, algorithm: str, width: int, draft: str, *more: str) -> Drafter:
@@ -104,6 +140,17 @@ def _eagle(name: str, algorithm: str, steps: int, draft: str | None) -> Drafter:
     )  # fmt: skip
 
 
+def _vocabulary(folder: Path) -> object:
+    return _text(folder).get("vocab_size") if (folder / "config.json").is_file() else None
+
+
+def _text(folder: Path) -> dict[str, object]:
+    """The part of a configuration that is about text: all of it, or what it nests."""
+    config = _config(folder)
+    nested = config.get("text_config")
+    return nested if isinstance(nested, dict) else config
+
+
 def _config(folder: Path) -> dict[str, object]:
     config: dict[str, object] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return config
@@ -121,7 +168,7 @@ def toml(target: str, arms: Sequence[Drafter], args: argparse.Namespace) -> str:
         f'output_name = "{name}"',
         f'\n[target]\nname = "{target}"\nmodel = "{target}"\nweights = "dummy"',
         '\n[gpu]\nname = "H200"\nindices = [0]\npeak_tflops = 989\nbandwidth_tb_s = 4.8',
-        f"\n[server]\ncontext_length = 36864\nflags = {_list((*COMMON, *attention, *graphs))}",
+        f"\n[server]\ncontext_length = {CONTEXT_LENGTH}\nflags = {_list((*COMMON, *attention, *graphs))}",
         f"measuring_flags = {_list(MEASURING)}\nstartup_timeout_s = 400",
         f'\n[decode]\nmethod = "steady"\nwindow_s = 5.3\nrepeats = {args.repeats}\ncooldown_s = 0.5',
         f"\n[prefill]\nprompt_tokens = {[128, 512, 2048, 8192] + ([32768] if args.grid != 'reduced' else [])}",
@@ -136,6 +183,8 @@ def toml(target: str, arms: Sequence[Drafter], args: argparse.Namespace) -> str:
             lines.append(f"draft_steps = {arm.steps}\ntopk = 1")
         if arm.draft is not None:
             lines.append(f'draft = "{arm.draft}"')
+        if arm.max_context is not None:
+            lines.append(f"max_context_tokens = {arm.max_context}")
         if arm.verify_tokens > 1:
             lines.append(f"imposed_accept_length = {arm.accept}\nflags = {_list(arm.flags)}")
         if arm.env:

@@ -10,11 +10,11 @@ from typing import BinaryIO
 from selector.errors import UsageError
 
 
-def write_output(path: Path, text: str) -> None:
+def write_output(path: Path, content: str | bytes) -> None:
     """Writes a file so that a crash leaves the old one or the new one. Raises `UsageError` when it cannot."""
     temporary = path.with_name(path.name + ".part")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         temporary.replace(path)
     except OSError as failed:
         raise UsageError(str(path), f"cannot be written ({failed.strerror})", "choose another file") from None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,20 +12,18 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from selector.cli.arguments import figure
+from selector.cli.arguments import figure, positive
+from selector.cli.profileprogress import Watcher
+from selector.cli.profileresults import assembled, reported
 from selector.errors import InputError, MeterError, UsageError
-from selector.files.profile import load_profile, write_profile
-from selector.profiler.assemble import assemble
-from selector.profiler.cells import AcceptanceCell, Cell, DecodeCell, FailedStep, IdleCell, PrefillCell, read_cells
+from selector.profiler.cells import read_cells
 from selector.profiler.clock import MonotonicClock
 from selector.profiler.config import SweepConfig, load_config
-from selector.profiler.joinacceptance import acceptance_rows, with_measured_acceptance, with_published_acceptance
+from selector.profiler.joinacceptance import acceptance_rows
 from selector.profiler.measure import Bench, vocabulary
 from selector.profiler.meter import EnergyMeter
-from selector.profiler.modelsize import model_size
 from selector.profiler.nvml import GpuFacts, open_gpus
 from selector.profiler.plan import Pace, left_to_do, plan
 from selector.profiler.prompts import Prompt, load_prompts
@@ -52,6 +48,10 @@ engine, and joined to the step costs of another sweep; those that nobody measure
   drafter-selector profile --config real.toml --out runs/real --accepted
   drafter-selector profile --config sweep.toml --out runs/a --assemble --join runs/real --write new.json \\
       --published acceptance.csv
+
+A page of a profile shows what every arm costs, where it saves, and how far the numbers can be trusted:
+
+  drafter-selector profile --report h200__qwen3-8b --html report.html --png pictures
 """
 
 _VOCAB_OF_A_RUNNING_SERVER = 32_000
@@ -65,45 +65,86 @@ def add_parser(subparsers: Any) -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the sweep (TOML)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where cells.jsonl and traces go")
-    parser.add_argument("--models", type=Path, default=Path(), metavar="DIR", help="folder of target and draft models")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="folder of server logs (default: OUT/logs)")
-    parser.add_argument(
-        "--gpus", type=_gpu_indices, metavar="I[,I]", help="measure these GPUs (NVML indices) instead of gpu.indices"
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="the sweep (TOML); needed unless --report")
+    add("--out", type=Path, metavar="DIR", help="where cells.jsonl and traces go; needed unless --report")
+    add("--models", type=Path, default=Path(), metavar="DIR", help="folder of target and draft models")
+    add(
+        "--prompts", type=Path, metavar="PATH", help="prompts in place of the sweep's, a JSONL file or a folder of them"
     )
-    parser.add_argument("--port", type=int, metavar="N", help="port of the servers instead of server.port")
-    parser.add_argument("--stop-after", type=float, metavar="SECONDS", help="end before a step that would not fit")
-    parser.add_argument("--plan", action="store_true", help="only say what is left to measure, and how long it takes")
-    parser.add_argument("--assemble", action="store_true", help="only make a profile of the cells that are there")
-    parser.add_argument("--accepted", action="store_true", help="only show the accept lengths measured so far")
-    parser.add_argument("--base", metavar="PROFILE", help="with --assemble: older profile for what was not measured")
-    parser.add_argument(
+    add("--logs", type=Path, metavar="DIR", help="folder of server logs (default: OUT/logs)")
+    add("--gpus", type=_gpu_indices, metavar="I[,I]", help="measure these GPUs (NVML indices), not gpu.indices")
+    add("--port", type=int, metavar="N", help="port of the servers instead of server.port")
+    add("--stop-after", type=float, metavar="SECONDS", help="end before a step that would not fit")
+    add("--plan", action="store_true", help="only say what is left to measure, and how long it takes")
+    add("--accepted", action="store_true", help="only show the accept lengths measured so far")
+    add("--json", action="store_true", help="one JSON document on standard output")
+
+    making = parser.add_argument_group("a profile of the cells that are there")
+    add = making.add_argument
+    add("--assemble", action="store_true", help="make it, measure nothing")
+    add("--base", metavar="PROFILE", help="older profile for what was not measured")
+    add(
         "--join",
         type=Path,
         action="append",
         default=[],
         metavar="DIR",
-        help="with --assemble: OUT of another sweep whose accept lengths count too; may be repeated",
+        help="OUT of another sweep, for its accept lengths; may be repeated",
     )
-    parser.add_argument(
-        "--published", type=Path, metavar="CSV", help="with --assemble: published accept lengths where none is measured"
+    add("--published", type=Path, metavar="CSV", help="published accept lengths where none is measured")
+    add("--write", type=Path, metavar="FILE", help="where the profile goes")
+
+    showing = parser.add_argument_group("pages, with --assemble or of a profile that is there")
+    add = showing.add_argument
+    add("--report", metavar="PROFILE", help="a shipped profile by name, or any by path; raw/ beside it is used too")
+    add("--html", type=Path, metavar="FILE", help="write a self-contained page with charts and checks there")
+    add("--png", type=Path, metavar="DIR", help="write the charts as PNG there (needs drafter-selector[png])")
+    add("--cells", type=Path, metavar="FILE", help="raw cells, in place of raw/PROFILE.cells.jsonl")
+    add(
+        "--trace",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="what the meter recorded, in place of what lies there; may be repeated",
     )
-    parser.add_argument("--write", type=Path, metavar="FILE", help="with --assemble: where the profile goes")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add(
+        "--context-tokens",
+        type=positive,
+        metavar="C",
+        help="context per request at which arms are compared (default: where most was measured)",
+    )
+    add(
+        "--tbt-target-ms",
+        type=positive,
+        action="append",
+        metavar="MS",
+        help="targets in the charts (default: 25, 10, 5)",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """0: all is measured, or the deadline came first; 1: something failed and is left to measure."""
+    if args.report:
+        return reported(args)
+    if args.config is None or args.out is None:
+        raise UsageError("profile", "has no --config or no --out", "give both, or --report with a profile")
+    if args.html or args.png:
+        _need_assemble(args, "--html and --png")
     config = _placed(load_config(args.config), args)
     if args.assemble:
-        return _assemble(args, config)
+        return assembled(args, config)
     if args.base or args.write or args.join or args.published:
-        raise UsageError("profile", "--base, --join, --published and --write came without --assemble", "add --assemble")
+        _need_assemble(args, "--base, --join, --published and --write")
     if args.accepted:
         return _accepted(args, config)
     return _plan(args, config) if args.plan else _measure(args, config)
+
+
+def _need_assemble(args: argparse.Namespace, options: str) -> None:
+    if not args.assemble:
+        raise UsageError("profile", f"{options} came without --assemble", "add --assemble")
 
 
 def _gpu_indices(text: str) -> tuple[int, ...]:
@@ -166,9 +207,9 @@ def _measure(args: argparse.Namespace, config: SweepConfig) -> int:
             facts=facts,
             host=open_host_energy(),
             vocab_size=vocab_size,
-            prompts=_prompts(args.config, config),
+            prompts=_prompts(args, config),
         )
-        watcher = stack.enter_context(_Watcher(console))
+        watcher = stack.enter_context(Watcher(console))
         result = run_sweep(Sweep(config, args.out, bench, watcher, stop_after_s=args.stop_after))
     if args.json:
         print(json.dumps({**asdict(result), "cells": str(args.out / "cells.jsonl")}))
@@ -180,12 +221,12 @@ def _measure(args: argparse.Namespace, config: SweepConfig) -> int:
     return 1 if result.failed else 0
 
 
-def _prompts(sweep_file: Path, config: SweepConfig) -> dict[str, list[Prompt]]:
+def _prompts(args: argparse.Namespace, config: SweepConfig) -> dict[str, list[Prompt]]:
     """The prompts that accept lengths are measured with; raises `InputError` for a text type with too few."""
     settings = config.acceptance
     if settings is None:
         return {}
-    path = None if settings.prompts is None else sweep_file.parent / settings.prompts
+    path = args.prompts or (None if settings.prompts is None else args.config.parent / settings.prompts)
     by_type = load_prompts(path)
     for text_type in settings.text_types:
         there = len(by_type.get(text_type, ()))
@@ -235,104 +276,3 @@ def _accepted(args: argparse.Namespace, config: SweepConfig) -> int:
         )
     Console(markup=False, emoji=False).print(table if rows else "no accept length is measured yet")
     return 0
-
-
-def _assemble(args: argparse.Namespace, config: SweepConfig) -> int:
-    if not args.write:
-        raise UsageError("profile --assemble", "needs --write", "name the file to write")
-    cells = read_cells(args.out / "cells.jsonl")
-    base = load_profile(args.base) if args.base else None
-    model = args.models / config.target.model / "config.json"
-    size = model_size(model) if model.is_file() else None
-    if any(isinstance(cell, DecodeCell) for cell in cells) or base is None:
-        profile, report = assemble(config, cells, base, size)
-    else:
-        profile, report = base, {}
-    if args.published:
-        with args.published.open(newline="", encoding="utf-8") as table:
-            profile = with_published_acceptance(profile, list(csv.DictReader(table)), str(args.published))
-    widths = {arm.name: arm.verify_tokens for arm in config.arms}
-    for folder in [args.out, *args.join]:
-        profile = with_measured_acceptance(profile, read_cells(folder / "cells.jsonl"), widths)
-    write_profile(profile, args.write)
-    if args.json:
-        print(json.dumps(report))
-        return 0
-    print(f"{args.write}: {len(profile.arms)} arms, {sum(len(arm.cells) for arm in profile.arms.values())} cells")
-    print(json.dumps(report, indent=1))
-    return 0
-
-
-class _Watcher:
-    """Shows a sweep's progress on standard error: a bar on a terminal, lines otherwise."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]} left"),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task("", total=None, left="?")
-
-    def __enter__(self) -> _Watcher:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-
-    def planned(self, steps: int, done: int, left_s: float) -> None:
-        self._progress.update(self._task, total=steps, completed=done, left=_minutes(left_s))
-        self._say(f"{steps} steps, {done} done before, about {_minutes(left_s)} left")
-
-    def launching(self, arm: str, left_s: float) -> None:
-        self._progress.update(self._task, description=f"{arm}: starting the server", left=_minutes(left_s))
-        self._say(f"{arm}: starting the server")
-
-    def measured(self, cell: Cell, left_s: float) -> None:
-        text = _described(cell)
-        self._progress.update(self._task, advance=1, description=text, left=_minutes(left_s))
-        self._say(f"{text}  [{_minutes(left_s)} left]")
-
-    def failed(self, step: str, reason: str, left_s: float) -> None:
-        self._progress.update(self._task, left=_minutes(left_s))
-        self._say(f"FAILED {step}: {reason}")
-
-    def stopped(self, left_s: float) -> None:
-        self._say(f"stopping in time; about {_minutes(left_s)} are left for the next run")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-        sys.stderr.flush()
-
-
-def _described(cell: Cell) -> str:
-    if isinstance(cell, DecodeCell):
-        ms = ", ".join(f"{repeat.step_ms:.3f}" for repeat in cell.repeats)
-        j = ", ".join("-" if repeat.step_j is None else f"{repeat.step_j:.3f}" for repeat in cell.repeats)
-        accepted = cell.repeats[0].accept_length
-        context = cell.repeats[0].context_tokens
-        return (
-            f"{cell.arm} b={cell.batch} prompt={cell.prompt_tokens} context={context:.0f}: step {ms} ms, {j} J, "
-            f"a={accepted:.3f}{' (drift)' if cell.sweep_pass == 'drift' else ''}"
-        )
-    if isinstance(cell, PrefillCell):
-        j = "-" if cell.j is None else f"{cell.j:.3f}"
-        alone = " alone" if cell.alone else ""
-        return f"{cell.arm} prefill {cell.prompt_tokens}{alone}: {cell.ms:.2f} ms, {j} J a prompt"
-    if isinstance(cell, IdleCell):
-        return f"idle {'bare' if cell.arm is None else f'with {cell.arm} up'}: {cell.energy.watts_mean:.1f} W"
-    if isinstance(cell, AcceptanceCell):
-        passes = sum(answer.verify_passes for answer in cell.answers)
-        accepted = sum(answer.accepted_drafts for answer in cell.answers)
-        length = f"{1 + accepted / passes:.3f}" if passes else "-"
-        return f"{cell.arm} on {cell.text_type}: accept length {length} over {len(cell.answers)} answers"
-    return f"{cell.step}: {cell.reason}" if isinstance(cell, FailedStep) else ""
-
-
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -23,9 +23,10 @@ from selector.errors import TraceError
 from selector.files.digest import sha256_of
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
 from selector.files.policy import load_policy_file
+from selector.page.facts import program_facts
 from selector.simulator.oracle.compared import Compared, compare_with_oracle
 from selector.simulator.page.document import Page
-from selector.simulator.page.provenance import fleet_facts, policy_facts, program_facts
+from selector.simulator.page.provenance import fleet_facts, policy_facts
 from selector.simulator.report import PolicyResult, TargetChoice
 from selector.simulator.run import SimulatedRequest
 from selector.simulator.trial import Trial, check_policies, prepare, run_trial

@@ -19,7 +19,7 @@ from selector.cli.arguments import count, figure
 from selector.cli.outputs import write_output
 from selector.cli.progress import progress
 from selector.errors import UsageError
-from selector.simulator.page.provenance import program_facts
+from selector.page.facts import program_facts
 from selector.simulator.sweep.cells import Cell, CellRecord, Inputs
 from selector.simulator.sweep.cluster import Cluster
 from selector.simulator.sweep.folder import SweepFolder, SweepWriter

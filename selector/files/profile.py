@@ -58,6 +58,11 @@ class Target(FileModel):
     parameters: PositiveFloat
     non_embedding_parameters: PositiveFloat
     kv_bytes_per_token: PositiveFloat
+    active_parameters: PositiveFloat | None = None
+    """Of the non-embedding ones, what one token uses; `None` where the file does not say (a dense target: all)."""
+    sliding_kv_bytes_per_token: NonNegative | None = None
+    """Of `kv_bytes_per_token`, what layers with a sliding window cache, and the window: they keep no more than it."""
+    sliding_window: PositiveInt | None = None
     provenance: str
 
 
@@ -68,6 +73,9 @@ class Gpu(FileModel):
     count: PositiveInt = 1
     """GPUs that one server uses (tensor parallel); all energy is their sum."""
     power_limit_w: PositiveFloat
+    peak_tflops: PositiveFloat | None = None
+    """Dense 16-bit rate of all GPUs by the datasheet, as the bandwidth below: ceilings that nothing measured passes."""
+    bandwidth_tb_s: PositiveFloat | None = None
     provenance: str
 
 
@@ -174,6 +182,17 @@ class Arm(FileModel):
     cells: tuple[StepCell, ...] = Field(min_length=1)
     acceptance: dict[str, Acceptance] = Field(default_factory=dict)
 
+    def points(self) -> tuple[list[StepPoint], ContextSlope | None]:
+        """The cells and the slope as the cost model takes them."""
+        slope = self.context_slope
+        return (
+            [
+                StepPoint(batch=c.batch, context_tokens=c.context_tokens, step_ms=c.step_ms, step_j=c.step_j)
+                for c in self.cells
+            ],
+            ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None,
+        )
+
     @model_validator(mode="after")
     def _within_verify_width(self) -> Arm:
         for text_type, value in self.acceptance.items():
@@ -238,17 +257,10 @@ class Profile(FileModel):
     def cost(self, name: str) -> ArmCost:
         """The cost model of an arm."""
         arm = self.arm(name)
-        slope = arm.context_slope
         return ArmCost(
             arm=name,
             verify_tokens=arm.verify_tokens,
-            step=StepCost(
-                [
-                    StepPoint(batch=c.batch, context_tokens=c.context_tokens, step_ms=c.step_ms, step_j=c.step_j)
-                    for c in arm.cells
-                ],
-                ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None,
-            ),
+            step=StepCost(*arm.points()),
             prefill=self.prefill_cost(name),
             idle=IdlePower(bare_w=self.idle.bare_w, served_w=self.idle.served_w),
         )
@@ -326,6 +338,10 @@ def provenance_keys(profile: Profile) -> Iterable[tuple[str, str]]:
     for index, point in enumerate(profile.prefill):
         yield f"prefill[{index}]", point.provenance
     for name, arm in profile.arms.items():
+        for index, point in enumerate(arm.prefill or ()):
+            yield f"arms.{name}.prefill[{index}]", point.provenance
+        if arm.prefill_pass:
+            yield f"arms.{name}.prefill_pass", arm.prefill_pass.provenance
         if arm.context_slope:
             yield f"arms.{name}.context_slope", arm.context_slope.provenance
         for index, point in enumerate(arm.prefill or ()):

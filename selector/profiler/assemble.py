@@ -6,7 +6,6 @@ What a sweep cannot know comes from an older profile of the target, the base: ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -17,19 +16,20 @@ from selector.files.profile import (
     Gpu,
     Idle,
     Launch,
+    PrefillPoint,
     Profile,
     Provenance,
     StepCell,
     Target,
 )
 from selector.profiler.cells import Cell, IdleCell
-from selector.profiler.checks import IMPOSSIBLE, Ceiling
 from selector.profiler.config import SweepArm, SweepConfig
 from selector.profiler.merge import MergedCell, merged_cells
 from selector.profiler.modelsize import ModelSize
-from selector.profiler.prefillcost import arm_prefill, plain_prefill
+from selector.profiler.prefillpoints import lone_pass, prefill_points, scaled_points
 from selector.profiler.provenance import measured_provenance, pruned
 from selector.profiler.report import sweep_report
+from selector.profiler.roofline import ceiling_of, refuse_impossible
 
 
 def assemble(
@@ -48,20 +48,18 @@ def assemble(
         )
     provenance = dict(base.provenance) if base else {}
     target = _target(config, base, size, provenance)
-    ceiling = ceiling_of(config, target, size)
     idle = _idle(cells, base, provenance)
-    prefill = plain_prefill(cells, base, provenance, ceiling)
+    prefill = _prefill(cells, base, provenance)
     arms: dict[str, Arm] = {}
-    fractions: dict[str, list[float]] = {}
     for arm in config.arms:
         merged = merged_cells(cells, arm.name, "main", config.decode.method)
         if merged:
             key = f"sweep-{arm.name}"
             provenance[key] = measured_provenance(merged[0].origin, f"{config.decode.method} method, closed batches")
-            fractions[arm.name] = [_achieved(arm, cell, ceiling, idle.bare_w) for cell in merged]
             old = base.arms.get(arm.name) if base else None
-            prefills = arm_prefill(arm.name, cells, prefill, old, provenance)
-            arms[arm.name] = _arm(arm, merged, old, key).model_copy(update=prefills)
+            arms[arm.name] = _arm(arm, merged, old, key).model_copy(
+                update=_own_prefill(cells, arm.name, prefill, old, provenance)
+            )
     if NO_DRAFTER not in arms:
         raise InputError("cells.jsonl", f"has no decode cell of {NO_DRAFTER!r}", "run the sweep on until it has")
     profile = Profile(
@@ -75,31 +73,32 @@ def assemble(
         arms=arms,
         provenance=provenance,
     )
-    return pruned(profile), sweep_report(cells, config, profile, ceiling, fractions)
-
-
-def ceiling_of(config: SweepConfig, target: Target, size: ModelSize | None) -> Ceiling:
-    """The roofline of a sweep's GPU and target."""
-    known = size or ModelSize(
-        parameters=target.parameters,
-        non_embedding_parameters=target.non_embedding_parameters,
-        active_parameters=target.non_embedding_parameters,
-        kv_bytes_per_token=target.kv_bytes_per_token,
-    )
-    if config.target.active_parameters is not None:
-        known = replace(known, active_parameters=config.target.active_parameters)
-    return Ceiling(flop_per_s=config.gpu.peak_tflops * 1e12, bytes_per_s=config.gpu.bandwidth_tb_s * 1e12, size=known)
+    ceiling = ceiling_of(profile)
+    assert ceiling is not None, "a sweep file states the GPU's ceilings"
+    refuse_impossible(ceiling, profile)
+    return pruned(profile), sweep_report(cells, config, profile, ceiling)
 
 
 def _target(
     config: SweepConfig, base: Profile | None, size: ModelSize | None, provenance: dict[str, Provenance]
 ) -> Target:
-    if base is not None:
-        return base.target
-    if size is None:
+    if base is None and size is None:
         raise InputError(
             "profile --assemble", "knows no sizes of the target", "give --base, or --models with its config"
         )
+    stated = config.target.active_parameters
+    roofline: dict[str, Any] = {} if stated is None else {"active_parameters": stated}
+    if size is not None:
+        sliding = size.sliding_window > 0
+        roofline = {
+            "active_parameters": size.active_parameters if size.is_sparse else None,
+            "sliding_kv_bytes_per_token": size.sliding_kv_bytes_per_token if sliding else None,
+            "sliding_window": size.sliding_window if sliding else None,
+            **roofline,
+        }
+    if base is not None:
+        return base.target.model_copy(update=roofline)
+    assert size is not None
     provenance["config"] = Provenance(
         kind="derived", source=f"{config.target.model}/config.json: see selector/profiler/modelsize.py"
     )
@@ -109,6 +108,7 @@ def _target(
         non_embedding_parameters=size.non_embedding_parameters,
         kv_bytes_per_token=size.kv_bytes_per_token,
         provenance="config",
+        **roofline,
     )
 
 
@@ -119,23 +119,11 @@ def _gpu(config: SweepConfig, cells: Iterable[Cell], base: Profile | None) -> Gp
     return Gpu(
         name=config.gpu.name,
         count=len(config.gpu.indices) or (base.gpu.count if base else 1),
+        peak_tflops=config.gpu.peak_tflops,
+        bandwidth_tb_s=config.gpu.bandwidth_tb_s,
         power_limit_w=limits[0] if limits or base is None else base.gpu.power_limit_w,
         provenance=f"sweep-{NO_DRAFTER}" if limits or base is None else base.gpu.provenance,
     )
-
-
-def _achieved(arm: SweepArm, cell: MergedCell, ceiling: Ceiling, idle_w: float) -> float:
-    point = cell.point
-    fraction = ceiling.step_floor_ms(cell.batch, point.context_tokens, arm.verify_tokens) / point.step_ms
-    place = f"cells.jsonl: {arm.name} batch {cell.batch} prompt {cell.prompt_tokens}"
-    if fraction > 1:
-        raise InputError(f"{place}: step_ms", f"is {point.step_ms:.3f}, {fraction:.2f} × the roofline", IMPOSSIBLE)
-    least_j = idle_w * point.step_ms / 1e3
-    if point.step_j < least_j:
-        raise InputError(
-            f"{place}: step_j", f"is {point.step_j:.3f}, idling takes {least_j:.3f} J in that time", IMPOSSIBLE
-        )
-    return fraction
 
 
 def _arm(arm: SweepArm, merged: Sequence[MergedCell], old: Arm | None, key: str) -> Arm:
@@ -144,7 +132,7 @@ def _arm(arm: SweepArm, merged: Sequence[MergedCell], old: Arm | None, key: str)
         verify_tokens=arm.verify_tokens,
         draft_steps=arm.draft_steps,
         topk=arm.topk,
-        max_context_tokens=old.max_context_tokens if old else None,
+        max_context_tokens=arm.max_context_tokens or (old.max_context_tokens if old else None),
         cannot_serve=old.cannot_serve if old else (),
         launch=Launch(
             flags=arm.flags,
@@ -175,8 +163,25 @@ def _arm(arm: SweepArm, merged: Sequence[MergedCell], old: Arm | None, key: str)
     )
 
 
+def _own_prefill(
+    cells: Sequence[Cell],
+    name: str,
+    plain: Sequence[PrefillPoint],
+    old: Arm | None,
+    provenance: dict[str, Provenance],
+) -> dict[str, Any]:
+    """Fields of an arm; the points of `none` are the profile's, so it has none of its own."""
+    before = old.prefill_pass if old else None
+    points = None if name == NO_DRAFTER else scaled_points(cells, name, plain, f"sweep-prefill-{name}", provenance)
+    alone = lone_pass(cells, name, f"sweep-pass-{name}", provenance)
+    if alone and before:
+        resumption = {"resume_ms": before.resume_ms, "resume_provenance": before.resume_provenance}
+        alone = alone.model_copy(update=resumption)
+    return {"prefill": points or (old.prefill if old else None), "prefill_pass": alone or before}
+
+
 def _idle(cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Provenance]) -> Idle:
-    measured = [cell for cell in cells if isinstance(cell, IdleCell)]
+    measured = [cell for cell in cells if isinstance(cell, IdleCell) and cell.sweep_pass == "main"]
     bare = [cell for cell in measured if cell.arm is None]
     resident = [cell for cell in measured if cell.arm is not None]
     if not bare or not resident:
@@ -191,6 +196,18 @@ def _idle(cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Pro
     bare_w = fmean(cell.energy.watts_mean for cell in bare)
     resident_w = fmean(cell.energy.watts_mean for cell in resident)
     return Idle(bare_w=round(bare_w, 2), served_w=round(max(resident_w, bare_w), 2), provenance="sweep-idle")
+
+
+def _prefill(
+    cells: Sequence[Cell], base: Profile | None, provenance: dict[str, Provenance]
+) -> tuple[PrefillPoint, ...]:
+    points = prefill_points(cells, NO_DRAFTER, "sweep-prefill", provenance)
+    if points is not None:
+        return points
+    if base is None:
+        problem = f"has no prefill cell of {NO_DRAFTER!r} with energy"
+        raise InputError("cells.jsonl", problem, "run the sweep on, or give --base")
+    return base.prefill
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

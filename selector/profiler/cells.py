@@ -109,10 +109,12 @@ class PrefillCell(FileModel):
 
 
 class IdleCell(FileModel):
-    """Power without work; `arm` is `None` before any server was started."""
+    """Power without work; `arm` is `None` where no server runs."""
 
     kind: Literal["idle"] = "idle"
     arm: str | None
+    sweep_pass: Pass = "main"
+    """`drift` after the last server."""
     energy: Metered
     origin: Origin
 

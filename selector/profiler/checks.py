@@ -1,14 +1,4 @@
-"""Is what was measured possible, smooth and repeatable? Numbers for the report, and a refusal of what cannot be.
-
-Roofline: a step must at least read the weights and the batch's keys and values once, and multiply every verified token
-with every weight:
-
-    floor = max(bytes / bandwidth, FLOP / rate)     bytes = 2 · parameters + b · KV bytes of c tokens
-                                                    FLOP  = 2 · parameters · b · verify tokens
-
-The draft model and attention's own arithmetic are left out and the datasheet's ceilings are used, so the floor is a
-true lower bound: a measurement below it (achieved fraction > 1) is wrong.
-"""
+"""Is what was measured smooth and repeatable? Numbers for the report; `roofline` says whether it is possible."""
 
 from __future__ import annotations
 
@@ -18,35 +8,9 @@ from itertools import pairwise
 from statistics import median
 
 from selector.core.cost import ContextSlope, StepCost, StepPoint
-from selector.profiler.modelsize import ModelSize
-
-_BYTES_PER_PARAMETER = 2.0
-IMPOSSIBLE = "remove that line from cells.jsonl and measure it again"
-"""What to do about a cell that cannot be."""
 
 _NOISE_FRAC = 0.02
 """A cell may be this much cheaper than a smaller one before it counts as out of order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
-    """What the GPU can do at most and the target must do at least."""
-
-    flop_per_s: float
-    bytes_per_s: float
-    size: ModelSize
-
-    def step_floor_ms(self, batch: float, context_tokens: float, verify_tokens: int) -> float:
-        """Least time of a decode step."""
-        read = _BYTES_PER_PARAMETER * self.size.active_parameters + batch * self.size.kv_bytes(context_tokens)
-        return 1e3 * max(read / self.bytes_per_s, self._flop(batch * verify_tokens) / self.flop_per_s)
-
-    def prefill_floor_ms(self, prompt_tokens: int) -> float:
-        """Least time per prompt: its arithmetic, since many prompts can share one reading of the weights."""
-        return 1e3 * self._flop(prompt_tokens) / self.flop_per_s
-
-    def _flop(self, tokens: float) -> float:
-        return 2.0 * self.size.active_parameters * tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

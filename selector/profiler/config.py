@@ -205,6 +205,8 @@ class SweepArm(FileModel):
     """Folder of the draft model under --models; `{draft}` in the flags stands for its path."""
     url: str | None = None
     """Of a server that runs the arm already, and is left running."""
+    max_context_tokens: PositiveInt | None = None
+    """Positions that the draft was made for, where they are fewer than the target's: requests beyond are not its."""
     flags: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
     imposed_accept_length: Annotated[float, Field(ge=1)] | None = None

@@ -75,7 +75,7 @@ async def _idle(step: IdleStep, config: SweepConfig, bench: Bench, origin: Origi
     if config.idle is None or bench.meter is None:
         raise MeterError("idle power needs an energy meter")
     window = await measure_idle(bench.meter, bench.clock, settle_s=config.idle.settle_s, window_s=config.idle.window_s)
-    return IdleCell(arm=step.arm, energy=Metered.of(window), origin=origin)
+    return IdleCell(arm=step.arm, sweep_pass=step.sweep_pass, energy=Metered.of(window), origin=origin)
 
 
 async def _prefill(step: PrefillStep, config: SweepConfig, rig: Rig, origin: Origin) -> PrefillCell:
@@ -153,7 +153,8 @@ def describe(step: Step) -> str:
     if isinstance(step, AcceptanceStep):
         return f"acceptance of {step.arm} on {step.text_type}, repeat {step.repeat + 1}"
     if isinstance(step, IdleStep):
-        return f"idle power {'bare' if step.arm is None else f'with {step.arm} up'}"
+        when = ", after the last server" if step.sweep_pass == "drift" else ""
+        return f"idle power {'bare' if step.arm is None else f'with {step.arm} up'}{when}"
     if isinstance(step, PrefillStep):
         return f"prefill of {step.prompt_tokens} tokens{' alone' if step.alone else ''} on {step.arm}"
     return f"{step.arm} batch {step.batch} prompt {step.prompt_tokens} ({step.sweep_pass}, {step.method})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
@@ -49,6 +50,12 @@ class MergedCell:
             step_ms=self.mean("step_ms"),
             step_j=self.mean("step_j"),
         )
+
+
+def main_method(cells: Iterable[Cell]) -> Method | None:
+    """The method that most decode cells were measured by: a sweep's own, since others only cross-check a few cells."""
+    counts = Counter(cell.method for cell in cells if isinstance(cell, DecodeCell))
+    return counts.most_common(1)[0][0] if counts else None
 
 
 def merged_cells(cells: Iterable[Cell], arm: str, sweep_pass: Pass, method: Method) -> list[MergedCell]:

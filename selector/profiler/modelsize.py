@@ -41,6 +41,11 @@ class ModelSize:
     """Of the layers that keep no more than the last `sliding_window` tokens."""
     sliding_window: int = 0
 
+    @property
+    def is_sparse(self) -> bool:
+        """Whether a token uses only a part of the model: a mixture of experts."""
+        return self.active_parameters < self.non_embedding_parameters
+
     def kv_bytes(self, context_tokens: float) -> float:
         """What a request of that context has in the KV cache, and a decode step reads for it."""
         beyond = max(0.0, context_tokens - self.sliding_window)

@@ -1,8 +1,8 @@
 """What a sweep has to measure, in which order, and how long each step may take.
 
 The order is that of the file, the arms one launch each; idle power first, bare and then with the first server up, an
-arm's prefill after its decode cells, its accept lengths after that, and the drift cells in a second
-launch of the first arm at the end.
+arm's prefill after its decode cells, its accept lengths after that, the drift cells in a second launch of the first arm
+at the end, and the bare board once more after it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class IdleStep:
     """Power without work; `arm` is `None` for the bare board."""
 
     arm: str | None
+    sweep_pass: Pass = "main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ def plan(config: SweepConfig, metered: bool) -> list[Launch]:
                 ),
             )
         )
+        if idle and started:
+            launches.append(Launch(None, (IdleStep(None, "drift"),)))
     return launches
 
 
@@ -143,7 +146,7 @@ def left_to_do(launches: Sequence[Launch], cells: Iterable[Cell]) -> list[Launch
         elif isinstance(cell, PrefillCell):
             others.add(PrefillStep(cell.arm, cell.prompt_tokens, cell.alone))
         elif isinstance(cell, IdleCell):
-            others.add(IdleStep(cell.arm))
+            others.add(IdleStep(cell.arm, cell.sweep_pass))
         elif isinstance(cell, AcceptanceCell):
             others.add(AcceptanceStep(cell.arm, cell.text_type, cell.repeat))
     left = []

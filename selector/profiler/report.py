@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from selector.core.cost import ContextSlope
-from selector.files.profile import Arm, Profile
-from selector.profiler.cells import Cell, FailedStep
-from selector.profiler.checks import Ceiling, leave_one_out, out_of_order, summary
+from selector.files.profile import Profile
+from selector.profiler.cells import Cell, FailedStep, IdleCell
+from selector.profiler.checks import leave_one_out, out_of_order, summary
 from selector.profiler.config import Method, SweepArm, SweepConfig
 from selector.profiler.merge import MergedCell, merged_cells
+from selector.profiler.roofline import Ceiling, least_verified
 
 
-def sweep_report(
-    cells: Sequence[Cell], config: SweepConfig, profile: Profile, ceiling: Ceiling, fractions: Mapping[str, list[float]]
-) -> dict[str, Any]:
-    """Per arm and over all: repeat spread, leave-one-out error, order, roofline, drift, one method against the other.
-
-    `fractions` are the achieved fractions of the roofline of each arm's cells, in the order of `merged_cells`.
-    """
+def sweep_report(cells: Sequence[Cell], config: SweepConfig, profile: Profile, ceiling: Ceiling) -> dict[str, Any]:
+    """Per arm and over all: repeat spread, leave-one-out error, order, roofline, drift, one method against another."""
     arms = {
-        arm.name: _arm_report(cells, arm, config, profile, fractions[arm.name])
-        for arm in config.arms
-        if arm.name in profile.arms
+        arm.name: _arm_report(cells, arm, config, profile, ceiling) for arm in config.arms if arm.name in profile.arms
     }
     spreads = [spread for report in arms.values() for spread in report["spread"]]
     errors = [error for report in arms.values() for error in report["leave_one_out"]]
@@ -37,6 +30,7 @@ def sweep_report(
             for where, some in (("", [error for error in errors if error["inside"]]), ("_batch_range", errors))
             for name in ("step_ms", "step_j")
         },
+        "idle_drift_frac": idle_drift_frac(cells),
         "prefill_achieved_frac": {
             str(point.prompt_tokens): round(ceiling.prefill_floor_ms(point.prompt_tokens) / point.ms, 4)
             for point in profile.prefill
@@ -46,15 +40,21 @@ def sweep_report(
 
 
 def _arm_report(
-    cells: Sequence[Cell], arm: SweepArm, config: SweepConfig, profile: Profile, fractions: Sequence[float]
+    cells: Sequence[Cell], arm: SweepArm, config: SweepConfig, profile: Profile, ceiling: Ceiling
 ) -> dict[str, Any]:
     method = config.decode.method
     merged = merged_cells(cells, arm.name, "main", method)
+    width = least_verified(profile.arms[arm.name])
+    floors_ms = [ceiling.step_floor_ms(cell.batch, cell.point.context_tokens, width) for cell in merged]
     other: Method = "steady" if method == "difference" else "difference"
     return {
         "achieved_frac": {
-            f"{cell.batch}x{cell.prompt_tokens}": round(fraction, 4)
-            for cell, fraction in zip(merged, fractions, strict=True)
+            f"{cell.batch}x{cell.prompt_tokens}": round(floor_ms / cell.point.step_ms, 4)
+            for cell, floor_ms in zip(merged, floors_ms, strict=True)
+        },
+        "energy_floor_frac": {
+            f"{cell.batch}x{cell.prompt_tokens}": round(profile.idle.bare_w * floor_ms / 1e3 / cell.point.step_j, 4)
+            for cell, floor_ms in zip(merged, floors_ms, strict=True)
         },
         "accept_length": round(fmean(cell.mean("accept_length") for cell in merged), 4),
         "out_of_order": out_of_order((cell.batch, cell.prompt_tokens, cell.point) for cell in merged),
@@ -76,15 +76,24 @@ def _arm_report(
                 "j_error_frac": round(error.j_error_frac, 5),
                 "inside": error.inside,
             }
-            for error in leave_one_out([cell.point for cell in merged], _slope(profile.arms[arm.name]))
+            for error in leave_one_out([cell.point for cell in merged], profile.arms[arm.name].points()[1])
         ],
-        "drift": _against(merged, merged_cells(cells, arm.name, "drift", method)),
-        f"{other}_method": _against(merged, merged_cells(cells, arm.name, "main", other)),
+        "drift": against(merged, merged_cells(cells, arm.name, "drift", method)),
+        f"{other}_method": against(merged, merged_cells(cells, arm.name, "main", other)),
         "flags": sorted({flag for cell in merged for flag in cell.flags}),
     }
 
 
-def _against(merged: Sequence[MergedCell], others: Sequence[MergedCell]) -> list[dict[str, Any]]:
+def idle_drift_frac(cells: Sequence[Cell]) -> float | None:
+    """Power of the bare board after the sweep over that before it, less 1; `None` where one of them is missing."""
+    bare = [cell for cell in cells if isinstance(cell, IdleCell) and cell.arm is None]
+    before, after = (
+        [cell.energy.watts_mean for cell in bare if cell.sweep_pass == sweep_pass] for sweep_pass in ("main", "drift")
+    )
+    return round(fmean(after) / fmean(before) - 1, 5) if before and after else None
+
+
+def against(merged: Sequence[MergedCell], others: Sequence[MergedCell]) -> list[dict[str, Any]]:
     """The same cells measured otherwise, relative to these."""
     by_shape = {(cell.batch, cell.prompt_tokens): cell.point for cell in merged}
     return [
@@ -97,8 +106,3 @@ def _against(merged: Sequence[MergedCell], others: Sequence[MergedCell]) -> list
         for cell in others
         if (same := by_shape.get((cell.batch, cell.prompt_tokens))) is not None
     ]
-
-
-def _slope(arm: Arm) -> ContextSlope | None:
-    slope = arm.context_slope
-    return ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None

@@ -19,14 +19,15 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "core": (),
     # The shipped weights of the text types are data.
     "files": ("core", "data"),
-    "profiler": ("core", "files", "data"),
-    "simulator": ("core", "files"),
+    "page": ("core", "files"),
+    "profiler": ("core", "files", "data", "page"),
+    "simulator": ("core", "files", "page"),
     # The emulator is the simulator's server model on a real clock, and that alone.
     "emulator": ("core", "files", "simulator.server", "simulator.draws", "simulator.job"),
     "router": ("core", "files"),
     "data": (),
     "loadgen": ("core", "files", "data"),
-    "cli": ("core", "files", "data", "profiler", "simulator", "emulator", "router", "loadgen"),
+    "cli": ("core", "files", "data", "page", "profiler", "simulator", "emulator", "router", "loadgen"),
 }
 """What each subpackage may import beside itself and the modules at the top of the package."""
 

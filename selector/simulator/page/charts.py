@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from selector.simulator.page.frame import WIDTH, Frame
-from selector.simulator.page.scales import Scale, padded
-from selector.simulator.page.styles import ENERGY_COLOURS, Style, marker
-from selector.simulator.page.svg import drawing, element, line, path, text, words
+from selector.page.frame import WIDTH, Frame
+from selector.page.front import Point, ring_sizes, unbeaten
+from selector.page.scales import Scale, padded
+from selector.page.styles import ENERGY_COLOURS, Style, marker
+from selector.page.svg import drawing, element, line, path, text, words
 
 _CURVE_SHARES = (*(n / 50 for n in range(51)), 0.99, 0.995, 0.999)
 """Where a distribution is drawn: every 2 %, and the tail that p99 is read from."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One run in a front: attainment (0–1) or a TBT (ms) on x, J per accepted token on y."""
-
-    name: str
-    style: Style
-    x: float
-    y: float
 
 
 def front(points: Sequence[Point], *, title: str, by_attainment: bool) -> str:
@@ -42,7 +33,7 @@ def front(points: Sequence[Point], *, title: str, by_attainment: bool) -> str:
     )
     best = [(frame.x(across * point.x), frame.y(point.y)) for point in unbeaten(points, more_is_better=by_attainment)]
     frame.marks.append(path(best, fill="none", stroke="#999999", stroke_width=4, stroke_opacity=0.5))
-    for point, size in zip(points, _ring_sizes(len(points)), strict=True):
+    for point, size in zip(points, ring_sizes(len(points)), strict=True):
         where = f"{point.x:.1%} attained" if by_attainment else f"TBT p99 {point.x:.1f} ms"
         told = f"{point.name}: {point.y:.4f} J/token, {where}"
         frame.marks.append(marker(point.style, frame.x(across * point.x), frame.y(point.y), told, size=size))
@@ -71,7 +62,7 @@ def tightening(policies: Sequence[Tightening], *, title: str, attainment: bool) 
         y_range=_attainment_range(min(every)) if attainment else padded(every, floor=0.0),
         x_log=True,
     )
-    for policy, size in zip(policies, _ring_sizes(len(policies)), strict=True):
+    for policy, size in zip(policies, ring_sizes(len(policies)), strict=True):
         style = policy.style
         route = [
             (frame.x(target), frame.y(height))
@@ -93,21 +84,6 @@ def _attainment_range(least: float) -> tuple[float, float]:
     """Bounds in % around attainments from `least` to 100, with room for markers; half a point never fills the whole."""
     low = max(0.0, min(97.0, least - 0.06 * (100.0 - least)))
     return low, 100.0 + 0.04 * (100.0 - low)
-
-
-def _ring_sizes(count: int) -> list[float]:
-    """Marker sizes such that markers in one place do not hide one another: large ones are drawn first."""
-    return [8.0 - 4.0 * index / max(1, count - 1) for index in range(count)] if count > 1 else [6.0]
-
-
-def unbeaten(points: Sequence[Point], *, more_is_better: bool) -> list[Point]:
-    """The points such that none is as good in both and better in one, in order of x."""
-    sign = 1.0 if more_is_better else -1.0
-    found: list[Point] = []
-    for point in sorted(points, key=lambda point: (-sign * point.x, point.y)):
-        if not found or point.y < found[-1].y:
-            found.append(point)
-    return sorted(found, key=lambda point: point.x)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

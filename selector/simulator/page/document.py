@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from selector.core.policy import BackendSpec
-from selector.simulator.page.charts import Point, Tightening, energy_bars, front, tightening
+from selector.page.document import document, figure, fold, grid, provenance_table
+from selector.page.front import Point
+from selector.page.styles import ENERGY_COLOURS, Style, fill_legend, line_legend, line_style
+from selector.page.svg import element, words
+from selector.simulator.page.charts import Tightening, energy_bars, front, tightening
 from selector.simulator.page.explained import Foresight, explained_html, foresight, foresight_html, sample
 from selector.simulator.page.latencies import latency_panels
 from selector.simulator.page.names import run_name, target_words
 from selector.simulator.page.numbers import numbers_table
-from selector.simulator.page.styles import ENERGY_COLOURS, STYLE_SHEET, Style, fill_legend, line_legend, line_style
-from selector.simulator.page.svg import element, words
-from selector.simulator.page.tables import Cell, table
 from selector.simulator.page.timelines import activity, timeline_figures
 from selector.simulator.report import PolicyResult, TargetChoice
 from selector.simulator.trial import Trial
@@ -52,29 +53,6 @@ class Page:
             ("provenance", "Provenance", provenance_table(self.facts, self.notes)),
         ]
         return document(self.title, summary(by_target), sections)
-
-
-def document(title: str, sentences: Sequence[str], sections: Sequence[tuple[str, str, str]]) -> str:
-    """An HTML document of sections (id, heading, markup) with a table of contents."""
-    links = [element("li", element("a", words(heading), href=f"#{name}")) for name, heading, _ in sections]
-    body = [
-        element("h1", words(title)),
-        *(element("p", words(sentence)) for sentence in sentences),
-        element("nav", element("ul", *links), aria_label="Contents"),
-        *(element("section", element("h2", words(heading)), markup, id=name) for name, heading, markup in sections),
-    ]
-    head = [
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        element("title", words(title)),
-        element("style", STYLE_SHEET),
-    ]
-    return "<!doctype html>\n" + element("html", element("head", *head), element("body", *body), lang="en") + "\n"
-
-
-def figure(caption: str, image: str) -> str:
-    """An image with its caption above."""
-    return element("figure", element("figcaption", words(caption)), image)
 
 
 def targets_of(trials: Sequence[Trial]) -> dict[TargetChoice, list[Trial]]:
@@ -173,7 +151,7 @@ def _latency(by_target: Mapping[TargetChoice, Sequence[Trial]], styles: Mapping[
     blocks: list[str] = []
     for target, trials in by_target.items():
         panels = [figure(caption, image) for caption, image in latency_panels(trials, styles)]
-        blocks.append(_fold(target_words(target).capitalize(), legend + grid(panels, wide=True), opened=not blocks))
+        blocks.append(fold(target_words(target).capitalize(), legend + grid(panels, wide=True), opened=not blocks))
     return element("p", words(told)) + "".join(blocks)
 
 
@@ -187,7 +165,7 @@ def _time(trials: Sequence[Trial], backends: Sequence[BackendSpec]) -> str:
         seen = activity(trial.timeline, trial.run.records, backends, trial.run.duration_s)
         panels = [figure(caption.capitalize(), image) for caption, image in timeline_figures(seen, name)]
         opened = len(blocks) < _OPEN_TIMELINES and trial.result.tbt_target_ms == trials[0].result.tbt_target_ms
-        blocks.append(_fold(name, grid(panels, wide=True), opened=opened))
+        blocks.append(fold(name, grid(panels, wide=True), opened=opened))
     if len(trials) > MOST_TIMELINES:
         blocks.append(element("p", f"Only the first {MOST_TIMELINES} of {len(trials)} runs are drawn.", class_="note"))
     return "".join(blocks)
@@ -204,26 +182,10 @@ def _decisions(trials: Sequence[Trial]) -> str:
             rows.append((name, seen))
         shown = [explained_html(one) for one in sample(trial.decisions, trial.run.records)]
         if shown and len(blocks) < MOST_TIMELINES:
-            blocks.append(_fold(name, "".join(shown), opened=False))
+            blocks.append(fold(name, "".join(shown), opened=False))
     told = (
         "A policy predicts the TBT of a request at its quantile (90 % unless the fleet says otherwise), so about that "
         "share of requests should stay within the prediction. Requests that come later slow down those already "
         "running. Policies that predict nothing are not in the table."
     )
     return element("p", words(told)) + (foresight_html(rows) if rows else "") + "".join(blocks)
-
-
-def provenance_table(facts: Sequence[tuple[str, str]], notes: Sequence[str] = ()) -> str:
-    """Where the numbers are from, and what was assumed."""
-    rows: list[list[Cell | str]] = [[name, Cell(text=value, prose=True)] for name, value in facts]
-    listed = [element("li", words(note)) for note in notes]
-    return table(("what", "value"), rows, caption="provenance") + (element("ul", *listed) if listed else "")
-
-
-def grid(panels: Sequence[str], *, wide: bool = False) -> str:
-    """Figures beside one another as the width allows."""
-    return element("div", *panels, class_="grid wide" if wide else "grid")
-
-
-def _fold(heading: str, markup: str, *, opened: bool) -> str:
-    return element("details", element("summary", words(heading)), markup, open="" if opened else None)

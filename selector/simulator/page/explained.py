@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from selector.core.types import Candidate, Decision
-from selector.simulator.page.svg import element, words
-from selector.simulator.page.tables import Cell, number, percent, table
+from selector.page.svg import element, words
+from selector.page.tables import Cell, number, percent, table
 from selector.simulator.run import RequestRecord
 
 _EVENLY = 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from selector.page.styles import Style
 from selector.simulator.page.charts import Curve, distribution
-from selector.simulator.page.styles import Style
 from selector.simulator.run import RequestRecord
 from selector.simulator.trial import Trial
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from selector.simulator.page.svg import element
-from selector.simulator.page.tables import Cell, number, percent, table
+from selector.page.svg import element
+from selector.page.tables import Cell, number, percent, table
 from selector.simulator.report import PolicyResult
 
 _COLUMNS = (

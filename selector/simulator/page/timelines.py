@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from selector.core.policy import BackendSpec
-from selector.simulator.page.frame import WIDTH, Frame
-from selector.simulator.page.scales import Scale, label
-from selector.simulator.page.styles import ENERGY_COLOURS, fill_legend, shade, shades
-from selector.simulator.page.svg import drawing, element, line, path, text, words
+from selector.page.frame import WIDTH, Frame
+from selector.page.scales import Scale, label
+from selector.page.styles import ENERGY_COLOURS, fill_legend, shade, shades
+from selector.page.svg import drawing, element, line, path, text, words
 from selector.simulator.run import RequestRecord
 from selector.simulator.timeline import Timeline
 

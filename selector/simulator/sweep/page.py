@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from selector.simulator.page.charts import Point, front
-from selector.simulator.page.document import document, figure, grid, provenance_table
-from selector.simulator.page.styles import line_legend, line_style
-from selector.simulator.page.svg import element, words
-from selector.simulator.page.tables import Cell, number, percent, table
+from selector.page.document import document, figure, grid, provenance_table
+from selector.page.front import Point
+from selector.page.styles import line_legend, line_style
+from selector.page.svg import element, words
+from selector.page.tables import Cell, number, percent, table
+from selector.simulator.page.charts import front
 from selector.simulator.sweep.summary import CaseSummary, PolicySummary
 
 MOST_FRONTS = 60

@@ -16,11 +16,13 @@ SCRIPT = Path(__file__).parents[3] / "bench" / "h200" / "plan.py"
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
     for folder, text in {
-        "Qwen3-14B": "{}",
+        "Qwen3-14B": '{"vocab_size": 151936}',
+        "Qwen3-4B": '{"text_config": {"vocab_size": 151936}}',
         "Qwen3-14B-dspark": '{"block_size": 7}',
         "Qwen3-14B-dflash": '{"block_size": 16}',
-        "Qwen3-14B-eagle3": "{}",
+        "Qwen3-14B-eagle3": '{"max_position_embeddings": 2048}',
         "Qwen3.6-27B": "{}",
+        "Qwen3.6-27B-eagle3": "{}",
     }.items():
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "config.json").write_text(text)
@@ -37,12 +39,28 @@ def test_the_sweep_of_a_target_has_its_drafters(models: Path) -> None:
     widths = {arm.name: arm.verify_tokens for arm in config.arms}
     assert widths == {
         "none": 1, "dspark-8": 8, "eagle3-k1": 2, "eagle3-k3": 4, "eagle3-k5": 6, "dflash-16": 16, "dflash-8": 8,
-        "ngram-8": 8, "dspark-8-cap-accept": 8, "dspark-8-compact": 8,
+        "ngram-8": 8, "standalone-k3": 4, "eagle3-adaptive": 8, "dspark-8-cap-accept": 8, "dspark-8-compact": 8,
     }  # fmt: skip
+    assert config.arm("standalone-k3").draft == "Qwen3-4B"
+    assert "--speculative-adaptive" in config.arm("eagle3-adaptive").flags
     assert config.arm("dspark-8-compact").env == {"SGLANG_RAGGED_VERIFY_MODE": "compact"}
     assert config.decode.repeats == 3
     assert {len(part.batches) for part in config.grid} == {7, 4}
     assert "fa3" in config.server.flags
+
+
+def test_a_draft_made_for_fewer_positions_limits_its_arm_alone(models: Path) -> None:
+    (models / "a.toml").write_text(run("Qwen3-14B", "--models", models).stdout)
+    config = load_config(models / "a.toml")
+    limits = {arm.name: arm.max_context_tokens for arm in config.arms if arm.max_context_tokens is not None}
+    assert limits == {"eagle3-k1": 2048, "eagle3-k3": 2048, "eagle3-k5": 2048, "eagle3-adaptive": 2048}
+    assert config.arm("eagle3-k1").env == {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+    assert config.arm("dflash-16").env == {}
+
+
+def test_a_smaller_model_of_another_vocabulary_does_not_draft(models: Path) -> None:
+    (models / "Qwen3-4B" / "config.json").write_text('{"vocab_size": 32000}')
+    assert "standalone" not in run("Qwen3-14B", "--models", models).stdout
 
 
 def test_a_target_without_drafts_still_has_what_needs_none(models: Path) -> None:

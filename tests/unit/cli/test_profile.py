@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,17 +15,19 @@ import pytest
 
 from selector.cli import profile
 from selector.errors import InputError
-from selector.files.profile import load_profile
+from selector.files.profile import load_profile, write_profile
 from selector.profiler.cells import (
     AcceptanceCell,
     AnswerCounts,
     DecodeCell,
     DecodeRepeat,
+    FailedStep,
     Metered,
     Origin,
     append_cell,
 )
 
+RECORDED = Path(__file__).parents[2] / "data" / "nvml_h200_counter.jsonl"
 KIT = Path(__file__).parents[3] / "bench" / "h200" / "qwen3-8b.toml"
 
 
@@ -85,10 +88,50 @@ def test_cells_become_a_profile_and_a_report(tmp_path: Path, capsys: pytest.Capt
     assert "1 arms, 4 cells" in capsys.readouterr().out
 
 
+def test_a_page_of_a_profile_uses_the_raw_cells_and_the_recording_beside_it(tmp_path: Path) -> None:
+    html, raw = tmp_path / "page.html", tmp_path / "raw"
+    raw.mkdir()
+    write_profile(load_profile("h200__qwen3-8b"), tmp_path / "mine.json")
+    origin = Origin(host="h", weights="dummy", date="2026-01-01T00:00:00+00:00")
+    append_cell(
+        raw / "mine.cells.jsonl", FailedStep(step="none batch 1", reason="the counter went back", origin=origin)
+    )
+    shutil.copyfile(RECORDED, raw / "mine.trace.jsonl")
+    assert run("--report", str(tmp_path / "mine.json"), "--html", str(html), "--tbt-target-ms", "8") == 0
+    text = html.read_text()
+    assert "the counter went back" in text and "from what the meter recorded" in text
+    assert "8 ms</text>" in text and "25 ms</text>" not in text
+    assert "sha256" in text
+
+
+def test_a_new_profile_gets_its_page_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("resvg_py")
+    for batch in (1, 8, 32, 64):
+        append_cell(tmp_path / "cells.jsonl", cell(batch, 512))
+    line = '{"gpu": "0", "t_s": %d.0, "counter_mj": %d000, "sm_mhz": 1980, "temperature_c": 40}'
+    (tmp_path / "trace-1.jsonl").write_text("\n".join(line % (t, 400 * t) for t in (1, 2, 3)))
+    common = ["--config", str(KIT), "--out", str(tmp_path), "--assemble", "--base", "h200__qwen3-8b", "--json"]
+    pictures = tmp_path / "png"
+    words = ["--write", str(tmp_path / "new.json"), "--html", str(tmp_path / "new.html"), "--png", str(pictures)]
+    assert run(*common, *words) == 0
+    assert json.loads(capsys.readouterr().out)["arms"]
+    assert "from 400 to 400 W" in (tmp_path / "new.html").read_text()
+    assert {path.stem for path in pictures.glob("*.png")} >= {"steps", "roofline", "over-time"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures.iterdir())
+
+
+def test_a_report_needs_somewhere_to_go_and_a_sweep_needs_its_file() -> None:
+    with pytest.raises(InputError, match="name --html FILE, --png DIR, or both"):
+        run("--report", "h200__qwen3-8b")
+    with pytest.raises(InputError, match="no --config or no --out"):
+        run("--plan")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--assemble"], "needs --write"),
+        (["--html", "x"], "--html and --png came without --assemble"),
         (["--base", "x"], "add --assemble"),
         (["--assemble", "--base", "x", "--write", "y"], "no shipped profile"),
     ],
@@ -141,6 +184,10 @@ def test_a_text_type_without_prompts_is_refused_before_anything_runs(tmp_path: P
     )
     with pytest.raises(InputError, match=r"p\.jsonl: has 1 prompts of code, fewer than acceptance\.repeats 3"):
         run("--config", str(sweep), "--out", str(tmp_path / "out"))
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"text_type": "math", "prompt": "x"}')
+    with pytest.raises(InputError, match=r"other\.jsonl: has 0 prompts of code"):
+        run("--config", str(sweep), "--out", str(tmp_path / "out"), "--prompts", str(other))
 
 
 def test_accept_lengths_are_shown_and_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

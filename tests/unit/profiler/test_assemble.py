@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -24,9 +25,10 @@ from selector.profiler.cells import (
     Origin,
     PrefillCell,
 )
-from selector.profiler.checks import Ceiling, leave_one_out, out_of_order
+from selector.profiler.checks import leave_one_out, out_of_order
 from selector.profiler.config import SweepConfig
 from selector.profiler.modelsize import ModelSize
+from selector.profiler.roofline import Ceiling, ceiling_of
 
 ORIGIN = Origin(
     argv=("python3", "-m", "sglang.launch_server", "--model-path", "m x"),
@@ -179,6 +181,25 @@ def test_what_a_sweep_cannot_know_comes_from_the_older_profile() -> None:
     assert profile.target == base().target
 
 
+def test_a_draft_made_for_fewer_positions_limits_its_arm() -> None:
+    limited = CONFIG.arms[1].model_copy(update={"max_context_tokens": 4096})
+    profile, _ = assemble(CONFIG.model_copy(update={"arms": (CONFIG.arms[0], limited)}), sweep(), base())
+    assert profile.arms["eagle3-k2"].max_context_tokens == 4096
+
+
+def test_a_profile_states_the_roofline_it_was_held_against() -> None:
+    size = ModelSize(
+        parameters=9e9, non_embedding_parameters=7e9, active_parameters=1e9, kv_bytes_per_token=147_456,
+        sliding_kv_bytes_per_token=100_000, sliding_window=1024,
+    )  # fmt: skip
+    profile, _ = assemble(CONFIG, sweep(), base(), size)
+    ceiling = ceiling_of(profile)
+    assert ceiling == Ceiling(
+        flop_per_s=989e12, bytes_per_s=4.8e12, size=replace(size, parameters=profile.target.parameters)
+    )
+    assert ceiling_of(base()) is None
+
+
 def test_every_number_says_where_it_comes_from_and_nothing_else_is_kept() -> None:
     profile, _ = assemble(CONFIG, sweep(), base())
     assert set(profile.provenance) == {
@@ -189,6 +210,40 @@ def test_every_number_says_where_it_comes_from_and_nothing_else_is_kept() -> Non
     assert origin.source == "SGLANG_SIMULATE_ACC_LEN=3.0 python3 -m sglang.launch_server --model-path 'm x'"
     assert (origin.engine, origin.weights, origin.driver) == ("sglang 0.5.17", "dummy", "580.1")
     assert (origin.host, origin.date) == ("gpu-host", "2026-01-02T03:04:05+00:00")
+
+
+def lone(arm: str, tokens: int, ms: float, *, alone: bool = True) -> PrefillCell:
+    return PrefillCell(
+        arm=arm, prompt_tokens=tokens, alone=alone, prompts_at_once=1, prompts=100, ms=ms, j=0.4 * ms,
+        energy=metered(400.0), origin=ORIGIN,
+    )  # fmt: skip
+
+
+def test_an_arms_own_prefill_and_its_least_pass_are_its_own(tmp_path: Path) -> None:
+    more = [
+        lone("none", 128, 5.0), lone("eagle3-k2", 128, 7.0), lone("eagle3-k2", 128, 7.2), lone("eagle3-k2", 1024, 40.0),
+        lone("eagle3-k2", 512, 14.0, alone=False),
+    ]  # fmt: skip
+    profile, _ = assemble(CONFIG, [*sweep(), *more], base())
+    assert [point.prompt_tokens for point in profile.prefill] == [512, 2048]
+    none, eagle = profile.arms["none"], profile.arms["eagle3-k2"]
+    assert none.prefill is None and none.prefill_pass is not None and none.prefill_pass.ms == 5.0
+    assert eagle.prefill is not None and [point.prompt_tokens for point in eagle.prefill] == [512, 2048]
+    assert eagle.prefill_pass is not None
+    assert (eagle.prefill_pass.prompt_tokens, eagle.prefill_pass.ms, eagle.prefill_pass.repeats) == (128, 7.1, 2)
+    assert eagle.prefill_pass.j == pytest.approx(0.4 * 7.1)
+    write_profile(profile, tmp_path / "p.json")
+    again = parse_profile((tmp_path / "p.json").read_text(), "p.json")
+    assert again == profile and "sweep-pass-eagle3-k2" in again.provenance
+    later, _ = assemble(CONFIG, sweep(), profile)
+    assert later.arms["eagle3-k2"].prefill_pass == eagle.prefill_pass
+
+
+def test_the_bare_board_after_a_sweep_is_drift_and_no_idle_power() -> None:
+    hot = IdleCell(arm=None, sweep_pass="drift", energy=metered(88.0), origin=ORIGIN)
+    profile, report = assemble(CONFIG, [*sweep(), hot], base())
+    assert profile.idle.bare_w == 80.0
+    assert report["idle_drift_frac"] == pytest.approx(0.1)
 
 
 def test_without_idle_and_prefill_cells_the_older_ones_stay() -> None:
@@ -212,6 +267,8 @@ def test_the_report_is_numbers_in_json() -> None:
     weights_ms = 2 * 7e9 / 4.8e12 * 1e3
     kv_ms = 147_456 * 1012 / 4.8e12 * 1e3
     assert none["achieved_frac"]["1x512"] == pytest.approx((weights_ms + kv_ms) / (5.04 + 3e-5 * 1012), rel=1e-3)
+    least_j = 80.0 * (weights_ms + kv_ms) / 1e3
+    assert none["energy_floor_frac"]["1x512"] == pytest.approx(2 * least_j / (5.04 + 3e-5 * 1012), rel=1e-2)
     assert report["leave_one_out"]["step_ms"] == {"cells": 2, "median": pytest.approx(0, abs=1e-4), "worst": ANY}
     assert report["leave_one_out"]["step_j_batch_range"]["cells"] == 18
 
@@ -237,13 +294,15 @@ def with_cost(ms: float, j: float) -> Callable[[DecodeCell], DecodeCell]:
 def test_a_step_faster_than_memory_allows_is_refused() -> None:
     floor_ms = (2 * 7e9 + 147_456 * 64 * 2548) / 4.8e12 * 1e3
     assemble(CONFIG, edited(with_cost(floor_ms * 1.01, 5.0)), base())
-    with pytest.raises(InputError, match=r"none batch 64 prompt 2048: step_ms: is .* 1\.01 × the roofline"):
+    with pytest.raises(
+        InputError, match=r"none batch 64 context 2548: step_ms: is .*, below the .* ms that the roofline allows"
+    ):
         assemble(CONFIG, edited(with_cost(floor_ms * 0.99, 5.0)), base())
 
 
 def test_a_step_faster_than_its_arithmetic_is_refused() -> None:
     wide = CONFIG.model_copy(update={"arms": (CONFIG.arms[0], CONFIG.arms[1].model_copy(update={"verify_tokens": 32}))})
-    with pytest.raises(InputError, match=r"eagle3-k2 batch 32 prompt 512: .* 1\.\d+ × the roofline"):
+    with pytest.raises(InputError, match=r"eagle3-k2 batch 32 context 1012: step_ms: .* the roofline"):
         assemble(wide, sweep(), base())
 
 
@@ -291,8 +350,20 @@ def test_prefill_of_an_arm_that_was_not_measured_again_stays() -> None:
     assert renewed is not None and (renewed.ms, renewed.resume_ms, renewed.resume_provenance) == (18.0, 5, "paper")
 
 
+@pytest.mark.parametrize(
+    "choosing",
+    [{"flags": ("--draft", "{draft}", "--speculative-adaptive")}, {"env": {"SGLANG_RAGGED_VERIFY_MODE": "compact"}}],
+)
+def test_an_arm_whose_engine_chooses_how_much_it_verifies_is_held_against_one_token(choosing: dict[str, Any]) -> None:
+    arm = CONFIG.arms[1].model_copy(update={"verify_tokens": 32, **choosing})
+    config = CONFIG.model_copy(update={"arms": (CONFIG.arms[0], arm)})
+    _, report = assemble(config, sweep(), base())
+    plain = report["arms"]["none"]["achieved_frac"]["64x512"]
+    assert report["arms"]["eagle3-k2"]["achieved_frac"]["64x512"] == pytest.approx(plain / 1.2, rel=1e-3)
+
+
 def test_a_step_cheaper_than_idling_is_refused() -> None:
-    with pytest.raises(InputError, match=r"step_j: is 0\.700, idling takes 0\.800 J"):
+    with pytest.raises(InputError, match=r"step_j: is 0\.700, below the 0\.800 J that an idle board takes"):
         assemble(CONFIG, edited(with_cost(10.0, 0.7)), base())
 
 

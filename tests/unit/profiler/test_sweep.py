@@ -27,7 +27,7 @@ def config(**changes: Any) -> SweepConfig:
         "gpu": {"name": "H200", "indices": [0], "peak_tflops": 989, "bandwidth_tb_s": 4.8},
         "server": {"context_length": 8192, "flags": ["--max-running-requests", "64"]},
         "decode": {"method": "steady", "window_s": 5.3, "repeats": 2, "cooldown_s": 0.5},
-        "prefill": {"prompt_tokens": [1024, 4096]},
+        "prefill": {"prompt_tokens": [1024]},
         "idle": {"window_s": 6, "settle_s": 1},
         "grid": [{"batches": [1, 8], "prompt_tokens": [512]}],
         "drift": {"batches": [1], "prompt_tokens": [512]},
@@ -87,17 +87,16 @@ def shape(cell: object) -> tuple[object, ...]:
     if isinstance(cell, PrefillCell):
         return cell.arm, "prefill alone" if cell.alone else "prefill", cell.prompt_tokens
     assert isinstance(cell, IdleCell)
-    return "idle", cell.arm
+    return "idle", cell.arm, cell.sweep_pass
 
 
 EVERYTHING = [
-    ("idle", None),
-    ("idle", "none"),
+    ("idle", None, "main"),
+    ("idle", "none", "main"),
     ("none", "main", 1, 512),
     ("none", "main", 8, 512),
     ("none", "prefill alone", 128),
     ("none", "prefill", 1024),
-    ("none", "prefill", 4096),
     ("eagle3-k2", "main", 1, 512),
     ("eagle3-k2", "main", 8, 512),
     ("eagle3-k2", "prefill alone", 128),
@@ -107,6 +106,7 @@ EVERYTHING = [
     ("ngram-8", "prefill alone", 128),
     ("ngram-8", "prefill", 512),
     ("none", "drift", 1, 512),
+    ("idle", None, "drift"),
 ]
 
 
@@ -116,7 +116,7 @@ async def test_a_sweep_measures_everything_in_order(run, tmp_path, launcher) -> 
     cells = read_cells(tmp_path / "cells.jsonl")
     assert [shape(cell) for cell in cells] == EVERYTHING
     assert launcher.launched == ["none", "eagle3-k2", "ngram-8", "none"]
-    assert (result.measured, result.failed, result.left, result.stopped_early) == (16, 0, 0, False)
+    assert (result.measured, result.failed, result.left, result.stopped_early) == (len(EVERYTHING), 0, 0, False)
     assert watcher.left_s[0] > watcher.left_s[-1] == 0.0
     eagle = next(cell for cell in cells if isinstance(cell, DecodeCell) and cell.arm == "eagle3-k2")
     assert [repeat.seed for repeat in eagle.repeats] == [1, 2]

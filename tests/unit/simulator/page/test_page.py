@@ -13,11 +13,11 @@ from selector.core.policy import BackendSpec
 from selector.core.types import TEXT_TYPES, Candidate, Decision, FleetView, Outcome, RequestView
 from selector.files.policy import load_policy_file
 from selector.files.trace import TraceRequest
+from selector.page.styles import line_style
 from selector.simulator.engine import Simulation
 from selector.simulator.page.document import Page
 from selector.simulator.page.explained import foresight, sample
 from selector.simulator.page.latencies import curve_of, tbt_of, ttft_of
-from selector.simulator.page.styles import line_style
 from selector.simulator.page.timelines import activity
 from selector.simulator.report import TargetChoice, summarise
 from selector.simulator.run import SimulatedRequest

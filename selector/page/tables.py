@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from selector.simulator.page.svg import element, words
+from selector.page.svg import element, words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import cos, pi, sin
 
-from selector.simulator.page.svg import element, line, words
+from selector.page.svg import element, line, words
 
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = (None, "6 3", "2 2", "8 3 2 3", "10 2", "4 4 1 4", "1 3")
@@ -25,7 +25,7 @@ ENERGY_COLOURS = {"decode": "#0072B2", "prefill": "#E69F00", "idle": "#D9D9D9"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How one policy is drawn wherever it appears."""
+    """How one series, such as a policy or an arm, is drawn wherever it appears."""
 
     colour: str
     dash: str | None
@@ -33,7 +33,7 @@ class Style:
 
 
 def line_style(number: int) -> Style:
-    """The style of the policy of that number; the first 56 differ."""
+    """The style of the series of that number; the first 56 differ."""
     return Style(
         colour=_COLOURS[number % len(_COLOURS)],
         dash=_DASHES[number % len(_DASHES)],
@@ -55,10 +55,13 @@ def shade(part: float) -> str:
     return _CIVIDIS[round((1.0 - min(part, 1.0)) * (len(_CIVIDIS) - 1))]
 
 
-def marker(style: Style, x: float, y: float, title: str | None = None, *, size: float = 5.0) -> str:
-    """The marker of a style at a place; `title` shows when pointed at."""
+def marker(
+    style: Style, x: float, y: float, title: str | None = None, *, size: float = 5.0, hollow: bool = False
+) -> str:
+    """The marker of a style at a place, filled unless `hollow`; `title` shows when pointed at."""
     children = [element("title", words(title))] if title else []
-    fill = {"fill": style.colour, "stroke": "#ffffff", "stroke_width": 1}
+    inside, outline = ("#ffffff", style.colour) if hollow else (style.colour, "#ffffff")
+    fill = {"fill": inside, "stroke": outline, "stroke_width": 1}
     match style.marker:
         case "circle":
             return element("circle", *children, cx=x, cy=y, r=size, **fill)
@@ -70,7 +73,8 @@ def marker(style: Style, x: float, y: float, title: str | None = None, *, size: 
             arm = 1.2 * size
             strokes = line(x - arm, y, x + arm, y) + line(x, y - arm, x, y + arm)
             rotate = f"rotate({turn} {x:.2f} {y:.2f})"
-            return element("g", *children, strokes, stroke=style.colour, stroke_width=3, transform=rotate)
+            width = 1 if hollow else 3
+            return element("g", *children, strokes, stroke=style.colour, stroke_width=width, transform=rotate)
     corners, inner, turn = {
         "triangle": (3, 1.0, -90),
         "wedge": (3, 1.0, 90),

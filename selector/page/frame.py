@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from selector.simulator.page.scales import Scale, label
-from selector.simulator.page.svg import drawing, element, line, text
+from selector.page.scales import Scale, label
+from selector.page.svg import drawing, element, line, text
 
 WIDTH = 360.0
 """Pixels of every image, the width of a phone: text keeps its size there."""
@@ -22,6 +22,7 @@ class Frame:
     y_range: tuple[float, float]
     height: float = 240.0
     x_log: bool = False
+    y_log: bool = False
     left: float = 48.0
     marks: list[str] = field(default_factory=list)
     """What is drawn inside, in order."""
@@ -30,7 +31,7 @@ class Frame:
 
     def __post_init__(self) -> None:
         self.x = Scale(*self.x_range, self.left, WIDTH - 12.0, self.x_log)
-        self.y = Scale(*self.y_range, self.height - 38.0, 20.0)
+        self.y = Scale(*self.y_range, self.height - 38.0, 20.0, self.y_log)
 
     @property
     def bottom(self) -> float:

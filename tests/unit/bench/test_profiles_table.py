@@ -1,0 +1,52 @@
+"""The table of what was measured follows the profiles and says why the rest was not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from selector.files.profile import load_profile
+from selector.profiler.cells import FailedStep, Origin, append_cell
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+
+import profiles_table
+
+BENCH = Path(profiles_table.__file__).parent
+
+
+def row(text: str, start: str) -> list[str]:
+    [line] = [line for line in text.splitlines() if line.startswith(f"| {start} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_shipped_table_is_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, BENCH / "profiles_table.py", "--check"], capture_output=True, text=True, check=False,
+        cwd=BENCH.parent, env={"PYTHONPATH": str(BENCH.parent)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_targets_of_the_study_and_the_gpu_nobody_has_are_there() -> None:
+    text = profiles_table.table({}, ())
+    assert sum(" | H200 | " in line for line in text.splitlines()) == 11
+    assert set(row(text, "all 11")[7:]) == {"no machine"}
+    assert row(text, "Qwen3.6-27B")[7:] == [
+        "not yet", "no hook", "not yet", "not yet", "not yet", "not yet", "no small model", "no hook",
+    ]  # fmt: skip
+
+
+def test_a_profile_fills_its_row_and_a_failed_server_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiles_table, "RAW", tmp_path)
+    origin = Origin(host="h", weights="dummy", date="2026-01-01T00:00:00+00:00")
+    failed = FailedStep(step="server of standalone-k3", reason="out of memory", origin=origin)
+    append_cell(tmp_path / "h200__x.cells.jsonl", failed)
+    best = {("H200", "Qwen3-8B"): ("h200__x", load_profile("h200__qwen3-8b"))}
+    cells = row(profiles_table.table(best, ("h200__x", "h200__x-no-graphs")), "Qwen3-8B")
+    assert cells[3] == "`h200__x`, `h200__x-no-graphs`"
+    assert cells[7:10] == ["measured", "eagle3-k1; eagle3-k3", "dspark-8"]
+    assert cells[13] == "standalone-k3 failed"
