@@ -13,7 +13,7 @@ Version 1. Readers refuse other versions rather than guess.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,6 +22,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from selector.core.acceptance import HALF_LIFE_REQUESTS, REFINE_KEYS, AcceptanceModel, AcceptancePrior
 from selector.core.cost import ArmCost, ContextSlope, IdlePower, PrefillCost, StepCost, StepPoint
+from selector.core.livesettings import ArmSetting
 from selector.core.types import TEXT_TYPES, Capability
 from selector.errors import DomainError, ProfileError
 from selector.files.shipped import profile_path
@@ -152,6 +153,32 @@ class Launch(FileModel):
     draft_model: str | None = None
 
 
+class SettingValue(FileModel):
+    """The arm at one value of its live setting."""
+
+    value: float
+    cells: tuple[StepCell, ...] = Field(min_length=1)
+    acceptance: dict[str, Acceptance] = Field(default_factory=dict)
+    """Of every text type that the arm has it for."""
+
+
+class LiveSetting(FileModel):
+    """A knob of the engine that turns while it serves; cells and acceptance of the arm are those as launched."""
+
+    name: str = Field(min_length=1)
+    """By which the server takes it (`server_args` of `/set_internal_state`)."""
+    launched: float
+    others: tuple[SettingValue, ...] = Field(min_length=1)
+    """The other values that are known."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> LiveSetting:
+        values = [self.launched, *(other.value for other in self.others)]
+        if len(set(values)) < len(values):
+            raise ValueError(f"others has a value twice, or the launched one: {values}")
+        return self
+
+
 class Arm(FileModel):
     """One way to serve the target."""
 
@@ -170,10 +197,17 @@ class Arm(FileModel):
     prefill_pass: PrefillPass | None = None
     cells: tuple[StepCell, ...] = Field(min_length=1)
     acceptance: dict[str, Acceptance] = Field(default_factory=dict)
+    live_setting: LiveSetting | None = None
+
+    @property
+    def other_settings(self) -> tuple[SettingValue, ...]:
+        """What is known of the arm besides as launched."""
+        return () if self.live_setting is None else self.live_setting.others
 
     @model_validator(mode="after")
     def _within_verify_width(self) -> Arm:
-        for text_type, value in self.acceptance.items():
+        everywhere = [self.acceptance, *(other.acceptance for other in self.other_settings)]
+        for text_type, value in [item for acceptance in everywhere for item in acceptance.items()]:
             if text_type not in TEXT_TYPES:
                 raise ValueError(f"acceptance has {text_type!r}, which is no text type ({', '.join(TEXT_TYPES)})")
             survival = value.survival or ()
@@ -232,22 +266,46 @@ class Profile(FileModel):
         )
 
     def cost(self, name: str) -> ArmCost:
-        """The cost model of an arm."""
+        """The cost model of an arm, as launched."""
         arm = self.arm(name)
-        slope = arm.context_slope
         return ArmCost(
             arm=name,
             verify_tokens=arm.verify_tokens,
-            step=StepCost(
-                [
-                    StepPoint(batch=c.batch, context_tokens=c.context_tokens, step_ms=c.step_ms, step_j=c.step_j)
-                    for c in arm.cells
-                ],
-                ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None,
-            ),
+            step=_step_cost(arm.cells, arm.context_slope),
             prefill=self.prefill_cost(name),
             idle=IdlePower(bare_w=self.idle.bare_w, served_w=self.idle.served_w),
         )
+
+    def settings(self, name: str) -> tuple[ArmSetting, ...]:
+        """What the live settings of an arm can be, as launched first; empty for an arm without."""
+        arm = self.arm(name)
+        if arm.live_setting is None:
+            return ()
+        knob, launched = arm.live_setting.name, arm.live_setting.launched
+        return (
+            ArmSetting(values={knob: launched}, step=_step_cost(arm.cells, arm.context_slope), launched=True),
+            *(
+                ArmSetting(values={knob: other.value}, step=_step_cost(other.cells, arm.context_slope))
+                for other in arm.live_setting.others
+            ),
+        )
+
+    def acceptances(self, name: str, *, named: str | None = None) -> Iterable[tuple[str, Mapping[str, Acceptance]]]:
+        """Accept lengths of an arm at each of its live settings, with the name it has there (see `ArmSetting.named`).
+
+        With `named`, names are made of that instead of the arm's.
+        """
+        arm = self.arm(name)
+        yield named or name, arm.acceptance
+        for setting, other in zip(self.settings(name)[1:], arm.other_settings, strict=True):
+            yield setting.named(named or name), other.acceptance
+
+
+def _step_cost(cells: Iterable[StepCell], slope: Slope | None) -> StepCost:
+    return StepCost(
+        [StepPoint(batch=c.batch, context_tokens=c.context_tokens, step_ms=c.step_ms, step_j=c.step_j) for c in cells],
+        ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None,
+    )
 
 
 def acceptance_model(
@@ -262,12 +320,14 @@ def acceptance_model(
     for name, profile in profiles:
         if name in widths:
             continue
-        arm = profile.arm(name)
-        widths[name] = arm.verify_tokens
-        priors[name] = {
-            text_type: AcceptancePrior(mean=value.mean, request_spread=value.request_spread, survival=value.survival)
-            for text_type, value in arm.acceptance.items()
-        }
+        for at_setting, acceptance in profile.acceptances(name):
+            widths[at_setting] = profile.arm(name).verify_tokens
+            priors[at_setting] = {
+                text_type: AcceptancePrior(
+                    mean=value.mean, request_spread=value.request_spread, survival=value.survival
+                )
+                for text_type, value in acceptance.items()
+            }
     return AcceptanceModel(priors, widths, half_life_requests=half_life_requests, refine_keys=refine_keys)
 
 
@@ -294,11 +354,17 @@ def parse_profile(text: str, where: str) -> Profile:
         profile.prefill_cost(NO_DRAFTER)
     except DomainError as bad:
         raise ProfileError(f"{where}: prefill", str(bad), "measure those points again") from None
-    for name in profile.arms:
+    for name, arm in profile.arms.items():
         try:
             profile.cost(name)
+            profile.settings(name)
         except DomainError as bad:
             raise ProfileError(f"{where}: arms.{name}", str(bad), "measure those cells again") from None
+        for index, other in enumerate(arm.other_settings):
+            if missing := sorted(arm.acceptance.keys() - other.acceptance.keys()):
+                place = f"{where}: arms.{name}.live_setting.others[{index}].acceptance"
+                problem = f"lacks {', '.join(missing)}, which the arm has"
+                raise ProfileError(place, problem, "an accept length belongs to a setting; derive it, and say so")
     return profile
 
 
@@ -324,9 +390,15 @@ def provenance_keys(profile: Profile) -> Iterable[tuple[str, str]]:
     for name, arm in profile.arms.items():
         if arm.context_slope:
             yield f"arms.{name}.context_slope", arm.context_slope.provenance
-        for index, cell in enumerate(arm.cells):
-            yield f"arms.{name}.cells[{index}]", cell.provenance
-        for text_type, value in arm.acceptance.items():
-            yield f"arms.{name}.acceptance.{text_type}", value.provenance
-            if value.request_spread_provenance:
-                yield f"arms.{name}.acceptance.{text_type}", value.request_spread_provenance
+        yield from _of_costs(f"arms.{name}", arm)
+        for index, other in enumerate(arm.other_settings):
+            yield from _of_costs(f"arms.{name}.live_setting.others[{index}]", other)
+
+
+def _of_costs(place: str, part: Arm | SettingValue) -> Iterable[tuple[str, str]]:
+    for index, cell in enumerate(part.cells):
+        yield f"{place}.cells[{index}]", cell.provenance
+    for text_type, value in part.acceptance.items():
+        yield f"{place}.acceptance.{text_type}", value.provenance
+        if value.request_spread_provenance:
+            yield f"{place}.acceptance.{text_type}", value.request_spread_provenance
