@@ -33,6 +33,7 @@ from selector.profiler.plan import Pace, left_to_do, plan
 from selector.profiler.prompts import Prompt, load_prompts
 from selector.profiler.rapl import open_host_energy
 from selector.profiler.server import Launcher, ProcessLauncher, RunningLauncher, command_line
+from selector.profiler.settingacceptance import with_setting_acceptance
 from selector.profiler.sweep import Sweep, run_sweep
 
 NAME = "profile"
@@ -254,6 +255,7 @@ def _assemble(args: argparse.Namespace, config: SweepConfig) -> int:
     widths = {arm.name: arm.verify_tokens for arm in config.arms}
     for folder in [args.out, *args.join]:
         profile = with_measured_acceptance(profile, read_cells(folder / "cells.jsonl"), widths)
+    profile = with_setting_acceptance(profile)
     write_profile(profile, args.write)
     if args.json:
         print(json.dumps(report))

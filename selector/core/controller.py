@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from selector.core.acceptancestate import AcceptanceState, Contribution, OtherModels, restore
 from selector.core.correction import LiveStepCost
 from selector.core.eligibility import eligible
-from selector.core.livesettings import LiveSettings
+from selector.core.livesettings import ArmSetting, LiveSettings
 from selector.core.policy import Policy, PolicyContext, ShowsState
 from selector.core.tracker import FleetTracker, OutputLengthModel
 from selector.core.types import Correction, Decision, Finish, Outcome, RequestView
@@ -88,8 +88,21 @@ class Controller:
         setting = self.context.spec(backend).setting(settings)
         if setting is None:
             raise DomainError(f"live settings {dict(settings)} of {backend} were not profiled")
-        self._step_cost(backend).follow(setting.step)
         self.settings.came_into_force(backend, setting.values)
+        self._put_in_force(backend, setting, now_s)
+
+    def started_again(self, backend: str, now_s: float) -> Mapping[str, float] | None:
+        """A server may have been restarted: its live settings are taken to be as launched, and told.
+
+        `None`, and nothing changes, where they were never asked to be anything else. Raises `KeyError`.
+        """
+        launched = self.settings.started_again(backend)
+        if launched is not None:
+            self._put_in_force(backend, self.context.spec(backend).settings[0], now_s)
+        return launched
+
+    def _put_in_force(self, backend: str, setting: ArmSetting, now_s: float) -> None:
+        self._step_cost(backend).follow(setting.step)
         self.tracker.settings_changed(backend, setting.values, now_s)
 
     def settings_refused(self, backend: str, now_s: float) -> None:

@@ -51,6 +51,10 @@ class _Knob:
     refused: bool = False
     asked_s: float = -math.inf
 
+    @property
+    def asked(self) -> bool:
+        return self.asked_s > -math.inf
+
 
 class LiveSettings:
     """Of one fleet. No clock: calls carry `now_s`. Backends without settings are not in it."""
@@ -82,12 +86,13 @@ class LiveSettings:
 
     def failed(self, backend: str) -> None:
         """There was no answer: nothing is known to have changed."""
-        self._knobs[backend].asking = False
+        knob = self._knobs[backend]
+        knob.asking = knob.told = False
 
     def started_again(self, backend: str) -> Mapping[str, float] | None:
-        """A server may have been restarted: what it now has in force, as launched; `None` for one without settings."""
+        """A server may have been restarted: what it then has in force, as launched; `None` if it was never asked."""
         knob = self._knobs.get(backend)
-        if knob is None:
+        if knob is None or not knob.asked:
             return None
         knob.told = knob.refused = False
         knob.in_force = knob.settings[0].values
@@ -98,5 +103,5 @@ class LiveSettings:
         return {
             name: knob.settings[0].values
             for name, knob in self._knobs.items()
-            if knob.asking or (knob.told and knob.in_force != knob.settings[0].values)
+            if knob.in_force != knob.settings[0].values or (knob.asked and not knob.told and not knob.refused)
         }

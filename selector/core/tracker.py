@@ -206,6 +206,10 @@ class FleetTracker:
         state.settings_fixed = True
         self._changed(state)
 
+    def settings(self, backend: str) -> Mapping[str, float]:
+        """The live settings in force on a backend."""
+        return self._backends[backend].settings
+
     def settings_throughout(self, request_id: str) -> Mapping[str, float] | None:
         """The live settings under which a request in flight has run so far; `None` where they changed meanwhile."""
         home = self._home.get(request_id)

@@ -68,6 +68,9 @@ async def measure(step: Step, config: SweepConfig, bench: Bench, on: Served | No
         return await _prefill(step, config, rig, origin)
     if isinstance(step, AcceptanceStep):
         return await _acceptance(step, config, bench, on, origin)
+    if on.arm.live_setting is not None:
+        setting = on.arm.live_setting.launched if step.setting is None else step.setting
+        await rig.client.set_internal_state(on.arm.live_setting.name, setting)
     return await _decode(step, config, rig, on.arm, origin)
 
 
@@ -115,6 +118,7 @@ async def _decode(step: DecodeStep, config: SweepConfig, rig: Rig, arm: SweepArm
         batch=step.batch,
         prompt_tokens=step.prompt_tokens,
         method=step.method,
+        setting=step.setting,
         repeats=tuple(repeats),
         origin=origin,
     )
@@ -156,7 +160,8 @@ def describe(step: Step) -> str:
         return f"idle power {'bare' if step.arm is None else f'with {step.arm} up'}"
     if isinstance(step, PrefillStep):
         return f"prefill of {step.prompt_tokens} tokens{' alone' if step.alone else ''} on {step.arm}"
-    return f"{step.arm} batch {step.batch} prompt {step.prompt_tokens} ({step.sweep_pass}, {step.method})"
+    at = "" if step.setting is None else f"@{step.setting:g}"
+    return f"{step.arm}{at} batch {step.batch} prompt {step.prompt_tokens} ({step.sweep_pass}, {step.method})"
 
 
 def vocabulary(model: Path) -> int:

@@ -17,7 +17,8 @@ from selector.profiler.merge import MergedCell, merged_cells
 def sweep_report(
     cells: Sequence[Cell], config: SweepConfig, profile: Profile, ceiling: Ceiling, fractions: Mapping[str, list[float]]
 ) -> dict[str, Any]:
-    """Per arm and over all: repeat spread, leave-one-out error, order, roofline, drift, one method against the other.
+    """Per arm and over all: repeat spread, leave-one-out error, order, roofline, drift, one method against the other,
+    live settings against the launched one.
 
     `fractions` are the achieved fractions of the roofline of each arm's cells, in the order of `merged_cells`.
     """
@@ -78,6 +79,10 @@ def _arm_report(
             }
             for error in leave_one_out([cell.point for cell in merged], _slope(profile.arms[arm.name]))
         ],
+        "settings": {
+            f"{setting:g}": _against(merged, merged_cells(cells, arm.name, "main", method, setting))
+            for setting in (arm.live_setting.others if arm.live_setting else ())
+        },
         "drift": _against(merged, merged_cells(cells, arm.name, "drift", method)),
         f"{other}_method": _against(merged, merged_cells(cells, arm.name, "main", other)),
         "flags": sorted({flag for cell in merged for flag in cell.flags}),
