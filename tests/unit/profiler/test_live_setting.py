@@ -1,4 +1,4 @@
-"""A sweep turns an arm's live setting while its server runs, and the profile holds what each value costs and accepts."""
+"""A sweep turns an arm's live setting while its server runs; the profile has what each value costs and accepts."""
 
 from __future__ import annotations
 
