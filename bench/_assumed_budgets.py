@@ -12,8 +12,9 @@ whole budget is assumed to cost what static verification does, and no graph is p
 from __future__ import annotations
 
 from selector.core.cost import StepCost
+from selector.files.arm import VERIFY_BUDGET
 from selector.files.profile import Acceptance, Arm, LiveSetting, Profile, Provenance, SettingValue, StepCell
-from selector.profiler.settingacceptance import BUDGET, with_setting_acceptance
+from selector.profiler.settingacceptance import with_setting_acceptance
 
 COMPACT = "dspark-8-compact"
 BUDGETS = (0.5, 0.25, 0.125)
@@ -43,7 +44,7 @@ def with_assumed_budgets(profile: Profile, drafting_factor: float) -> Profile:
     )
     whole_cells = _cells(block, plain, (drafting[0], drafting[1]), 1.0)
     compact = block.model_copy(
-        update={"cells": whole_cells, "live_setting": LiveSetting(name=BUDGET, launched=1.0, others=others)}
+        update={"cells": whole_cells, "live_setting": LiveSetting(name=VERIFY_BUDGET, launched=1.0, others=others)}
     )
     made = profile.model_copy(update={"arms": {**profile.arms, COMPACT: compact}, "provenance": provenance})
     made = with_setting_acceptance(made)

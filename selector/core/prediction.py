@@ -47,6 +47,8 @@ class Prediction(NamedTuple):
     """It fits, meets its own target and breaks nobody's."""
     acceptance_samples: float = 0.0
     """Finished requests behind the estimate of `accept_length`."""
+    acceptance_arm: str = ""
+    """The arm as the acceptance model knows it at the live settings in force there."""
 
     def candidate(self) -> Candidate:
         """The prediction as it goes into a decision, with what stands against it in words."""
@@ -210,6 +212,7 @@ def predict_with(
         fits,
         meets_target and keeps_others and fits,
         lengths.samples_of_request(load.acceptance_arm),
+        load.acceptance_arm,
     )
 
 

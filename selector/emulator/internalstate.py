@@ -14,8 +14,7 @@ from collections.abc import Mapping
 
 from selector.emulator.engine import EmulatedEngine
 from selector.emulator.refusals import Refusal
-
-BUDGET = "dspark_force_budget_frac"
+from selector.files.arm import VERIFY_BUDGET
 
 
 def read_internal_state(body: Mapping[str, object]) -> dict[str, float]:
@@ -32,7 +31,7 @@ def read_internal_state(body: Mapping[str, object]) -> dict[str, float]:
 
 def set_internal_state(engine: EmulatedEngine, algorithm: str, wanted: Mapping[str, float]) -> bool:
     """Changes what is wanted of a server that runs `algorithm`; whether it did."""
-    if any(name != BUDGET or algorithm.upper() != "DSPARK" or not 0.0 < wanted[name] <= 1.0 for name in wanted):
+    if any(name != VERIFY_BUDGET or algorithm.upper() != "DSPARK" or not 0.0 < wanted[name] <= 1.0 for name in wanted):
         return False
     if not wanted or not engine.spec.settings:
         return True

@@ -12,6 +12,9 @@ from selector.core.cost import ContextSlope, StepCost, StepPoint
 from selector.core.types import TEXT_TYPES, Capability
 from selector.files.validation import FileModel
 
+VERIFY_BUDGET = "dspark_force_budget_frac"
+"""The live setting of DSPARK: the share of the drafts that is verified, in (0, 1]."""
+
 NonNegative = Annotated[float, Field(ge=0)]
 
 

@@ -8,10 +8,10 @@ verifies the likeliest drafts of the whole batch, and it is marked as derived.
 from __future__ import annotations
 
 from selector.core.survival import budgeted_accept_length
+from selector.files.arm import VERIFY_BUDGET
 from selector.files.profile import Acceptance, Arm, Profile, Provenance
 from selector.profiler.provenance import pruned
 
-BUDGET = "dspark_force_budget_frac"
 _FORMULA = (
     "1 + sum over k of min(1, max(0, f (w - 1) - (k - 1))) s_k from the accept length as launched (survivals s_k as"
     " measured, or p^k), each request verifying the share f of its drafts: a floor where the likeliest are picked"
@@ -23,7 +23,7 @@ def with_setting_acceptance(profile: Profile) -> Profile:
     provenance, arms = dict(profile.provenance), dict(profile.arms)
     for name, arm in profile.arms.items():
         knob = arm.live_setting
-        if knob is None or knob.name != BUDGET:
+        if knob is None or knob.name != VERIFY_BUDGET:
             continue
         key = f"accept-{name}-budget"
         provenance[key] = Provenance(kind="derived", source=_FORMULA)

@@ -103,9 +103,19 @@ class Books:
         *,
         fallback: bool,
         correction: Correction,
+        acceptance_arm: str | None = None,
     ) -> None:
         """A policy decided, and the request goes there if it named a backend."""
-        self.records.decided(view, rids, decision, arm, now_s, fallback=fallback, correction=correction)
+        self.records.decided(
+            view,
+            rids,
+            decision,
+            arm,
+            now_s,
+            fallback=fallback,
+            correction=correction,
+            acceptance_arm=acceptance_arm,
+        )
         if decision.backend is not None:
             prefill_j = self._work.started(decision.backend, view, now_s)
             if self._share is not None:

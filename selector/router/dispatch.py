@@ -317,11 +317,21 @@ class Dispatcher:
     def _keep_account(
         self, request: ClientRequest, view: RequestView, decision: Decision, now_s: float, *, fallback: bool
     ) -> None:
-        arm, correction = None, NO_CORRECTION
+        arm, acceptance_arm, correction = None, None, NO_CORRECTION
         if decision.backend is not None:
-            arm = self.controller.context.spec(decision.backend).arm
+            spec = self.controller.context.spec(decision.backend)
+            arm, acceptance_arm = spec.arm, spec.acceptance_arm(self.controller.tracker.settings(spec.name))
             correction = self.books.corrections.in_force(decision.backend)
-        self.books.decided(view, request.rids, decision, arm, now_s, fallback=fallback, correction=correction)
+        self.books.decided(
+            view,
+            request.rids,
+            decision,
+            arm,
+            now_s,
+            fallback=fallback,
+            correction=correction,
+            acceptance_arm=acceptance_arm,
+        )
 
     def _outcome(self, flight: Flight, view: RequestView, finish: Finish, now_s: float) -> Outcome:
         seen = flight.observer
