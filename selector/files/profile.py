@@ -204,9 +204,9 @@ def acceptance_model(
     priors: dict[str, dict[str, AcceptancePrior]] = {}
     widths: dict[str, int] = {}
     for name, profile in profiles:
-        if name in widths:
-            continue
         for at_setting, acceptance in profile.acceptances(name):
+            if at_setting in widths:
+                continue
             widths[at_setting] = profile.arm(name).verify_tokens
             priors[at_setting] = {
                 text_type: AcceptancePrior(

@@ -152,6 +152,8 @@ async def test_a_setting_is_turned_shown_logged_and_given_back(policy: Path, tmp
             learnt = router.state.dispatcher.controller.context.acceptance
             # The request that asked for it may have seen both settings; the three after it did not.
             assert sum(learnt.estimate(ARM_AT_QUARTER, name).samples for name in TEXT_TYPES) == pytest.approx(3.0, 0.01)
+            (last,) = router.state.dispatcher.books.records.latest(1)
+            assert (last.last.arm, last.last.acceptance_arm) == (ARM, ARM_AT_QUARTER)
             live = await get(router, "/router/live")
             assert live["backends"][0]["settings"] == {KNOB: 0.25}
             assert ARM_AT_QUARTER in [arm["arm"] for arm in live["acceptance"]["arms"]]
