@@ -64,13 +64,14 @@ async def measure(step: Step, config: SweepConfig, bench: Bench, on: Served | No
         vocab_size=bench.vocab_size,
         context_length=config.server.context_length,
     )
+    knob = on.arm.live_setting
+    if knob is not None:
+        setting = step.setting if isinstance(step, DecodeStep) else None
+        await rig.client.set_internal_state(knob.name, knob.launched if setting is None else setting)
     if isinstance(step, PrefillStep):
         return await _prefill(step, config, rig, origin)
     if isinstance(step, AcceptanceStep):
         return await _acceptance(step, config, bench, on, origin)
-    if on.arm.live_setting is not None:
-        setting = on.arm.live_setting.launched if step.setting is None else step.setting
-        await rig.client.set_internal_state(on.arm.live_setting.name, setting)
     return await _decode(step, config, rig, on.arm, origin)
 
 

@@ -142,7 +142,7 @@ class Sweep:
 
     async def _restore(self, server: RunningServer, arm: SweepArm) -> None:
         """Gives a server that was running before what it had."""
-        if arm.live_setting is not None and self._config.server.url is not None:
+        if arm.live_setting is not None and self._config.running(arm) is not None:
             with suppress(UpstreamError):  # it is gone
                 await server.client.set_internal_state(arm.live_setting.name, arm.live_setting.launched)
 

@@ -57,6 +57,18 @@ async def test_every_value_is_measured_in_one_launch(run, tmp_path, launcher) ->
     assert launcher.servers[0].told == []
 
 
+async def test_all_else_is_measured_as_launched(run, launcher) -> None:
+    await run(live_config(prefill={"prompt_tokens": [1024], "arms": [ARM]}))
+    told = [told[KNOB] for told in launcher.servers[1].told]
+    assert told[:6] == [1.0, 0.5, 0.25, 1.0, 0.5, 0.25] and set(told[6:]) == {1.0}
+
+
+async def test_a_server_that_ran_before_gets_back_what_it_had(run, launcher) -> None:
+    arm = live_config().arm(ARM).model_dump() | {"url": "http://127.0.0.1:1"}  # the fake launcher asks nobody
+    await run(live_config(arms=[arm], idle=None))
+    assert [told[KNOB] for told in launcher.servers[0].told] == [1.0, 0.5, 0.25, 1.0, 0.5, 0.25, 1.0]
+
+
 async def test_a_killed_sweep_goes_on_with_the_values_that_are_left(run, tmp_path, launcher) -> None:
     watcher = Watcher()
     watcher.interrupt_after = 8  # idle twice, none twice, and four of the arm
