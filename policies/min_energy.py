@@ -9,7 +9,8 @@ the least violation.
 Under open arrivals the plan is for the rates: arrivals times expected answer lengths, not the throughput achieved,
 since slower service must not look like less demand. Where clients wait for their answers it is for the requests in the
 system (selector/core/demandestimate.py tells which). A plan in force is kept unless another saves more than
-`keep_within_frac`.
+`keep_within_frac`. Where an arm has live settings, the plan says at which of them its backends run, and decisions ask
+for them; an arm of which a backend refuses stays as it is.
 
 Plans are made while requests end, a few assignments at a time. Only a change of the usable backends is planned for at
 once, in the decision; a demand that the plan in force does not know is at first planned for by itself.
@@ -18,17 +19,18 @@ once, in the decision; a demand that the plan in force does not know is at first
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from selector.core.demandestimate import DemandEstimate
 from selector.core.forecast import Forecast, Look
+from selector.core.livesettings import ArmSetting
 from selector.core.planner import Demand, DemandKey, Plan, Planner
 from selector.core.policy import PolicyContext
 from selector.core.prediction import Prediction
 from selector.core.probing import Prober
 from selector.core.sessions import Prefix, Sessions
-from selector.core.types import Decision, FleetView, Outcome, RequestView
+from selector.core.types import BackendView, Decision, FleetView, Outcome, RequestView
 from selector.errors import PolicyError
 
 _SCORED_AT_ONCE = 1
@@ -130,7 +132,9 @@ class MinEnergy:
         cached = min(prefix.tokens, request.prompt_tokens - 1) if prefix and prefix.backend == best.backend else 0.0
         self._sessions.sent(request, best.backend, now_s)
         told = self._told(look, plan.arms_of.get(key, ()))
-        return self._forecast.decision(request, fleet, best, told, reason, cached_tokens=cached)
+        decision = self._forecast.decision(request, fleet, best, told, reason, cached_tokens=cached)
+        wanted = plan.settings_of.get(best.arm)
+        return decision if wanted is None else _asking_for(wanted, decision, fleet.backends[self._index[best.backend]])
 
     def _following(self, plan: Plan, key: DemandKey, look: Look, fleet: FleetView) -> tuple[Prediction, str] | None:
         """The first place by the plan's preference; beyond the plan, the least marginal energy; else `None`."""
@@ -196,7 +200,7 @@ class MinEnergy:
         if plan is None or available != self._available:
             self._available = available
             self._usable = {arm: sum(available[index] for index in indices) for arm, indices in self._of_arm.items()}
-            self._begin(self._load(fleet))
+            self._begin(self._load(fleet), fleet)
             self._score(None)
             assert self._plan is not None
             plan = self._plan
@@ -209,21 +213,22 @@ class MinEnergy:
             load = self._load(fleet)
             renewed = now_s - self._planned_s >= self._params.renew_s
             if renewed or load.moved_from(self._planned_for, self._params.shift_frac):
-                self._begin(load)
+                self._begin(load, fleet)
         return self._plan or plan
 
     def _with_demand(self, plan: Plan, fleet: FleetView, key: DemandKey) -> Plan:
         """The plan in force with a demand that it does not know, planned by itself until all are planned anew."""
         load = self._load(fleet)
         alone = [demand for demand in load.demands if demand.key == key]
-        found = self._planner.solve(alone, usable=self._usable, population=load.population)
+        in_force = {arm: choices[:1] for arm, choices in self._settings(fleet).items()}
+        found = self._planner.solve(alone, usable=self._usable, population=load.population, settings=in_force)
         plan = self._plan = replace(
             plan,
             arms_of={**plan.arms_of, **found.arms_of},
             batch_of={**found.batch_of, **plan.batch_of},
             backends_of={**found.backends_of, **plan.backends_of},
         )
-        self._begin(load)
+        self._begin(load, fleet)
         return plan
 
     def _load(self, fleet: FleetView) -> _Load:
@@ -233,13 +238,26 @@ class MinEnergy:
             return _Load(demands, None)
         return _Load(demands, 1.0 + sum(view.batch for view in fleet.backends))
 
-    def _begin(self, load: _Load) -> None:
+    def _settings(self, fleet: FleetView) -> dict[str, list[ArmSetting]]:
+        """Live settings that can be planned with by arm, those in force first."""
+        choices = {}
+        for arm, indices in self._of_arm.items():
+            usable = [index for index in indices if fleet.backends[index].available] or indices
+            spec, view = self._specs[usable[0]], fleet.backends[usable[0]]
+            if (in_force := spec.setting(view.settings)) is not None:
+                fixed = any(fleet.backends[index].settings_fixed for index in usable)
+                others = [] if fixed else [setting for setting in spec.settings if setting is not in_force]
+                choices[arm] = [in_force, *others]
+        return choices
+
+    def _begin(self, load: _Load, fleet: FleetView) -> None:
         self._making_for = load
         self._scored_s = self._now_s
         self._making = self._planner.solving(
             load.demands,
             usable=self._usable,
             population=load.population,
+            settings=self._settings(fleet),
             current=self._plan,
             keep_within_frac=self._params.keep_within_frac,
         )
@@ -275,7 +293,12 @@ class MinEnergy:
                 for (text_type, target_ms), arms in plan.arms_of.items()
             ],
             "arms": [
-                {"arm": arm, "batch": batch, "tokens_per_s": plan.tokens_per_s_of.get(arm)}
+                {
+                    "arm": arm,
+                    "batch": batch,
+                    "tokens_per_s": plan.tokens_per_s_of.get(arm),
+                    "settings": dict(plan.settings_of.get(arm, {})),
+                }
                 for arm, batch in plan.batch_of.items()
             ],
             "power_w": plan.power_w,
@@ -289,6 +312,14 @@ class MinEnergy:
         if self._making is not None:
             waited_s = self._now_s - self._scored_s
             self._score(min(_MOST_SCORED_AT_ONCE, _SCORED_AT_ONCE + int(waited_s * _SCORED_PER_S)))
+
+
+def _asking_for(wanted: Mapping[str, float], decision: Decision, there: BackendView) -> Decision:
+    """The decision with the live settings that the plan wants; the reason says so where others are in force."""
+    if wanted == there.settings or there.settings_fixed:
+        return replace(decision, settings=wanted)
+    words = ", ".join(f"{name} {value:g}" for name, value in wanted.items())
+    return replace(decision, settings=wanted, reason=f"{decision.reason}; the plan wants {words}")
 
 
 def _extra_j(request: RequestView, one: Prediction, than: Prediction) -> float:

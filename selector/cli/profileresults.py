@@ -23,6 +23,7 @@ from selector.profiler.modelsize import model_size
 from selector.profiler.page.document import page, pictures
 from selector.profiler.page.subject import Subject
 from selector.profiler.page.trace import read_trace
+from selector.profiler.settingacceptance import with_setting_acceptance
 
 
 def assembled(args: argparse.Namespace, config: SweepConfig) -> int:
@@ -43,6 +44,7 @@ def assembled(args: argparse.Namespace, config: SweepConfig) -> int:
     widths = {arm.name: arm.verify_tokens for arm in config.arms}
     for folder in [args.out, *args.join]:
         profile = with_measured_acceptance(profile, read_cells(folder / "cells.jsonl"), widths)
+    profile = with_setting_acceptance(profile)
     write_profile(profile, args.write)
     _show(args, args.write.resolve(), profile, cells, args.trace or sorted(args.out.glob("trace-*.jsonl")))
     if args.json:

@@ -5,6 +5,7 @@
     restored(state)  what an earlier run learnt is taken over, before the first decision
     heard(others)    what other routers learnt is added
     end(outcome)     the request ended: the tracker, the acceptance and output-length models and the policy learn it
+    settings(b, s)   live settings came into force on a backend, or its server refused them
     corrected(b, f)  the step costs of a backend are its profile's times these factors from here on
 
 That all three share it is what makes a simulated decision the router's decision.
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from selector.core.acceptancestate import AcceptanceState, Contribution, OtherModels, restore
 from selector.core.correction import LiveStepCost
 from selector.core.eligibility import eligible
+from selector.core.livesettings import ArmSetting, LiveSettings
 from selector.core.policy import Policy, PolicyContext, ShowsState
 from selector.core.tracker import FleetTracker, OutputLengthModel
 from selector.core.types import Correction, Decision, Finish, Outcome, RequestView
@@ -34,6 +36,10 @@ class Controller:
         self.context = context
         self.tracker = FleetTracker(context.backends)
         self.lengths = OutputLengthModel()
+        self.settings = LiveSettings(
+            {spec.name: spec.settings for spec in context.backends}, every_s=context.settings_every_s
+        )
+        """Which changes of live settings may be asked for."""
         self.policy_failures = 0
         self.last_policy_failure: str | None = None
         self._others = OtherModels(context.acceptance)
@@ -74,17 +80,53 @@ class Controller:
         """Takes back a dispatch that produced nothing; False if the request is not in flight."""
         return self.tracker.finished(request_id, now_s)
 
+    def settings_changed(self, backend: str, settings: Mapping[str, float], now_s: float) -> None:
+        """Live settings came into force on a backend: costs and accept lengths are theirs from here on.
+
+        Raises `KeyError` for an unknown backend, `DomainError` for settings that were not profiled.
+        """
+        setting = self.context.spec(backend).setting(settings)
+        if setting is None:
+            raise DomainError(f"live settings {dict(settings)} of {backend} were not profiled")
+        self.settings.came_into_force(backend, setting.values)
+        self._put_in_force(backend, setting, now_s)
+
+    def started_again(self, backend: str, now_s: float) -> Mapping[str, float] | None:
+        """A server may have been restarted: its live settings are taken to be as launched, and told.
+
+        `None`, and nothing changes, where they were never asked to be anything else. Raises `KeyError`.
+        """
+        launched = self.settings.started_again(backend)
+        if launched is not None:
+            self._put_in_force(backend, self.context.spec(backend).settings[0], now_s)
+        return launched
+
+    def _put_in_force(self, backend: str, setting: ArmSetting, now_s: float) -> None:
+        self._step_cost(backend).follow(setting.step)
+        self.tracker.settings_changed(backend, setting.values, now_s)
+
+    def settings_refused(self, backend: str, now_s: float) -> None:
+        """The server of a backend does not change its live settings: those in force are fixed. Raises `KeyError`."""
+        self.settings.were_refused(backend)
+        self.tracker.settings_refused(backend, now_s)
+
     def corrected(self, backend: str, correction: Correction) -> None:
         """Corrects the step costs of a backend, for the policy and everything that predicts.
 
         Raises `KeyError` for an unknown backend, `DomainError` for factors that are none and for costs that cannot be
         corrected: those of a context that was not made by `LoadedFleet.policy_context`.
         """
+        self._step_cost(backend).correct(correction)
+        for setting in self.context.spec(backend).settings:
+            if isinstance(setting.step, LiveStepCost):
+                setting.step.correct(correction)
+        self.tracker.corrected(backend, correction)
+
+    def _step_cost(self, backend: str) -> LiveStepCost:
         cost = self.context.spec(backend).cost.step
         if not isinstance(cost, LiveStepCost):
             raise DomainError(f"the costs of {backend} cannot be corrected")
-        cost.correct(correction)
-        self.tracker.corrected(backend, correction)
+        return cost
 
     def policy_state(self) -> object:
         """What the policy says of itself, `None` if it says nothing; never raises."""
@@ -98,11 +140,13 @@ class Controller:
     def end(self, outcome: Outcome, now_s: float) -> bool:
         """A request ended. Returns False, and learns nothing, if it had ended before."""
         request = self.tracker.request(outcome.request_id)
+        # Of a request that saw two settings nobody can say which of them it speaks for.
+        settings = self.tracker.settings_throughout(outcome.request_id)
         if not self.tracker.finished(outcome.request_id, now_s):
             return False
-        if outcome.verify_passes is not None and outcome.accepted_drafts is not None:
+        if settings is not None and outcome.verify_passes is not None and outcome.accepted_drafts is not None:
             self.context.acceptance.observe(
-                outcome.arm,
+                self.context.spec(outcome.backend).acceptance_arm(settings) if settings else outcome.arm,
                 outcome.text_type,
                 outcome.verify_passes,
                 outcome.accepted_drafts,

@@ -13,9 +13,10 @@ policies tremble. Prefill and idle power are never corrected: nothing here tells
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from selector.core.cost import ArmCost, StepCost
+from selector.core.cost import StepCost
+from selector.core.policy import BackendSpec
 from selector.core.types import NO_CORRECTION, Correction
 from selector.errors import DomainError
 
@@ -29,12 +30,16 @@ _STEADY_FRAC = 0.02
 
 
 class LiveStepCost(StepCost):
-    """A step cost of one backend that can be corrected while policies hold it; a lookup costs what it did."""
+    """A step cost of one backend that can change while policies hold it; a lookup costs what it did."""
 
-    __slots__ = ("_profiled",)
+    __slots__ = ("_correction", "_profiled")
 
     def __init__(self, profiled: StepCost) -> None:
-        """Equal to `profiled`, of which it shares the tables, until it is corrected."""
+        """Equal to `profiled`, of which it shares the tables, until it is corrected or another profiled one holds."""
+        self._correction = NO_CORRECTION
+        self._take(profiled)
+
+    def _take(self, profiled: StepCost) -> None:
         self._batches = profiled._batches
         self._context_range = profiled._context_range
         self._knots = profiled._knots
@@ -43,11 +48,17 @@ class LiveStepCost(StepCost):
         self.min_batch, self.max_batch = profiled.min_batch, profiled.max_batch
         self._profiled = profiled
 
+    def follow(self, profiled: StepCost) -> None:
+        """From now on the costs are those of `profiled` (another live setting), corrected as before."""
+        self._take(profiled._profiled if isinstance(profiled, LiveStepCost) else profiled)
+        self.correct(self._correction)
+
     def correct(self, correction: Correction) -> None:
         """From now on times and energies are the profile's times these factors. Raises `DomainError` unless > 0."""
         time, energy = correction.step_time_frac, correction.step_energy_frac
         if not (0.0 < time < float("inf") and 0.0 < energy < float("inf")):
             raise DomainError(f"a cost cannot be corrected by {correction}")
+        self._correction = correction
         if correction == NO_CORRECTION:
             self._rows = self._profiled._rows
             return
@@ -57,14 +68,12 @@ class LiveStepCost(StepCost):
         ]
 
 
-def live(cost: ArmCost) -> ArmCost:
-    """The same costs, of which those of a step can be corrected."""
-    return ArmCost(
-        arm=cost.arm,
-        verify_tokens=cost.verify_tokens,
-        step=LiveStepCost(cost.step),
-        prefill=cost.prefill,
-        idle=cost.idle,
+def live(spec: BackendSpec) -> BackendSpec:
+    """The same backend with costs of a step that can change, at every live setting."""
+    return replace(
+        spec,
+        cost=replace(spec.cost, step=LiveStepCost(spec.cost.step)),
+        settings=tuple(replace(setting, step=LiveStepCost(setting.step)) for setting in spec.settings),
     )
 
 

@@ -18,7 +18,7 @@ answer.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from selector.core.contention import neighbours
 from selector.core.policy import BackendSpec
@@ -41,6 +41,7 @@ class _Lane:
         "others",
         "own",
         "spec",
+        "step",
         "steps",
         "steps_at",
         "steps_per_s",
@@ -51,6 +52,7 @@ class _Lane:
 
     def __init__(self, spec: BackendSpec) -> None:
         self.spec = spec
+        self.step = spec.cost.step
         self.neighbours: tuple[_Lane, ...] = ()
         """Backends that share a GPU with it, itself left out."""
         self.own = self.others = 0
@@ -95,7 +97,7 @@ class _Lane:
         # Others are taken to be like ours, or short where there are none of ours to go by.
         context = self.context_tokens / self.own if self.own else 0.0
         batch = min(requests, self.spec.max_running_requests)
-        step_ms, step_j = self.spec.cost.step.step(batch, context)
+        step_ms, step_j = self.step.step(batch, context)
         self.steps_per_s = 1e3 / step_ms
         self.watts = step_j * self.steps_per_s / requests
 
@@ -138,6 +140,15 @@ class FleetWork:
         was_busy = lane.own + lane.others > 0
         lane.others = requests
         self._changed(lane, was_busy)
+
+    def settings_changed(self, backend: str, settings: Mapping[str, float], now_s: float) -> None:
+        """Live settings that were profiled came into force: steps cost what they cost at these."""
+        lane = self._advanced(backend, now_s)
+        setting = lane.spec.setting(settings)
+        if setting is None:
+            raise KeyError(f"{backend} at {dict(settings)}")
+        lane.step = setting.step
+        lane.changed()
 
     def requests(self, backend: str) -> int:
         """On a backend now, those of others included."""

@@ -139,7 +139,6 @@ class Look:
         turns = 2 + sum(views[other].batch > 0 for other in forecast.neighbours[index])
         return keeps_targets(
             load,
-            spec.arm,
             self.lengths,
             turns * load.step_ms,
             forecast.prefill_frac(spec.name, self.fleet.now_s),

@@ -18,6 +18,8 @@ u² is the relative variance between requests, v what prefill stalls add to an a
 answers on a backend that prefills much are what misses targets first. Where s servers share a GPU and work, T is s
 times as long.
 
+Where an arm has live settings, T, E and a are those of the settings, and a plan says which of them its backends run at.
+
 What an assignment of demands to arms costs is told in `planscore`; the search for the best one (`plansearch`) is local,
 from several starting points: the tests compare it with the exhaustive optimum.
 """
@@ -30,6 +32,7 @@ from dataclasses import replace
 from selector.core.acceptance import AcceptanceModel
 from selector.core.contention import neighbours
 from selector.core.demandmerge import FEW_DEMANDS, DemandMerge
+from selector.core.livesettings import ArmSetting
 from selector.core.planscore import Plan, PlanScore, Pool
 from selector.core.plansearch import PlanSearch, finished
 from selector.core.policy import BackendSpec
@@ -66,13 +69,19 @@ class Planner:
         *,
         usable: Mapping[str, int] | None = None,
         population: float | None = None,
+        settings: Mapping[str, Sequence[ArmSetting]] | None = None,
         current: Plan | None = None,
         keep_within_frac: float = 0.0,
     ) -> Plan:
         """The plan for `demands`: `solving`, run to its end."""
         return finished(
             self.solving(
-                demands, usable=usable, population=population, current=current, keep_within_frac=keep_within_frac
+                demands,
+                usable=usable,
+                population=population,
+                settings=settings,
+                current=current,
+                keep_within_frac=keep_within_frac,
             )
         )
 
@@ -82,21 +91,23 @@ class Planner:
         *,
         usable: Mapping[str, int] | None = None,
         population: float | None = None,
+        settings: Mapping[str, Sequence[ArmSetting]] | None = None,
         current: Plan | None = None,
         keep_within_frac: float = 0.0,
     ) -> Generator[None, None, Plan]:
         """Finds the plan for `demands` in small steps, one assignment scored in each.
 
         `usable` gives the available backends per arm (default: all). With a `population`, that many requests are in
-        the system whatever the plan, and the rates tell only their shares; it is above 0. With a `current` plan whose
-        score would be within `keep_within_frac` of the best, its assignment is kept: moving traffic costs more than it
-        gains. Demands may be empty.
+        the system whatever the plan, and the rates tell only their shares; it is above 0. `settings` are the live
+        settings to choose from by arm, those in force first (default: all, as launched first). With a `current` plan
+        whose score would be within `keep_within_frac` of the best, its assignment is kept, and so are settings: moving
+        traffic costs more than it gains. Demands may be empty.
         """
         counts = self._counts(usable)
         if not demands or not any(counts.values()):
             return Plan(arms_of={}, batch_of={}, power_w=0.0, score=0.0)
         merged, member_of = self._merge.merged(demands)
-        scored = self._scored(merged, counts, population)
+        scored = self._scored(merged, counts, population, settings, keep_within_frac)
         plan = yield from self._searched(merged, scored, current, keep_within_frac)
         return replace(plan, arms_of={demand.key: plan.arms_of[member_of[demand.key]] for demand in demands})
 
@@ -114,7 +125,15 @@ class Planner:
         """
         return self._scored(demands, self._counts(usable), population).plan(arm_of)
 
-    def _scored(self, demands: Sequence[Demand], counts: Mapping[str, int], population: float | None) -> PlanScore:
+    def _scored(
+        self,
+        demands: Sequence[Demand],
+        counts: Mapping[str, int],
+        population: float | None,
+        settings: Mapping[str, Sequence[ArmSetting]] | None = None,
+        keep_settings_within_frac: float = 0.0,
+    ) -> PlanScore:
+        all_settings = {arm: pool.spec.settings for arm, pool in self._pools.items() if pool.spec.settings}
         return PlanScore(
             self._pools,
             counts,
@@ -124,6 +143,8 @@ class Planner:
             idle_w=self.idle_w,
             population=population,
             halved_tbt_frac=self._halved_tbt_frac,
+            settings=all_settings if settings is None else settings,
+            keep_settings_within_frac=keep_settings_within_frac,
         )
 
     @staticmethod

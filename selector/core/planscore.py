@@ -10,6 +10,9 @@ on what decides the load:
                          equal backends; the rates are scaled by the one factor at which N requests are in the system.
                          Score: joules per token, idle power of the fleet included, since it is spent while they wait.
 
+Where an arm has live settings, it runs at those with the least score, tried one arm after the other; those in force are
+kept unless others score better by a given share, since a change is not free.
+
 In the fluid limit the second is to minimise, pool by pool, joules per token + (P_idle of the fleet / N) · TBT: a
 request in the system is charged its part of the idle power. With rates given that price is 0.
 """
@@ -21,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from selector.core.acceptance import AcceptanceModel
+from selector.core.livesettings import ArmSetting
 from selector.core.plansearch import clearly_less
 from selector.core.policy import BackendSpec
 from selector.core.poolload import Demand, DemandKey, PoolCurve, PoolLoad
@@ -52,6 +56,8 @@ class Plan:
     """What plans are compared by."""
     tokens_per_s_of: Mapping[str, float] = field(default_factory=dict)
     """Planned rate by arm."""
+    settings_of: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Live settings of the backends of each planned arm that has some."""
     within_targets: bool = True
     """Whether every demand has places within its target."""
 
@@ -92,7 +98,10 @@ class PlanScore:
         idle_w: float,
         population: float | None,
         halved_tbt_frac: float,
+        settings: Mapping[str, Sequence[ArmSetting]],
+        keep_settings_within_frac: float,
     ) -> None:
+        """`settings` by arm are those to choose from, the ones in force first; an arm without is not named."""
         self._pools = pools
         self._counts = counts
         self._demands = demands
@@ -101,6 +110,11 @@ class PlanScore:
         self._idle_w = idle_w
         self._population = population
         self._halved_tbt_frac = halved_tbt_frac
+        self._settings = settings
+        self._keep_settings_within_frac = keep_settings_within_frac
+        self._in_force = {arm: choices[0] for arm, choices in settings.items()}
+        self._setting_of = self._in_force
+        """Those of the plan being scored."""
         self._curves: dict[object, PoolCurve] = {}
         self.arms = [arm for arm, count in counts.items() if count > 0]
         self._order = sorted(range(len(demands)), key=lambda i: -demands[i].tokens_per_s)
@@ -111,13 +125,29 @@ class PlanScore:
         holding_w = self._idle_w / self._population if self._population else 0.0
 
         def price(arm: str) -> float:
-            curve = self._curve(arm, [(demand, 1.0)], 1)
-            return curve.least_cost(holding_w) + _VIOLATION_J_PER_TOKEN * curve.full.missed_frac
+            curves = [self._curve_at(arm, setting, [(demand, 1.0)], 1) for setting in self._settings.get(arm, (None,))]
+            return min(
+                curve.least_cost(holding_w) + _VIOLATION_J_PER_TOKEN * curve.full.missed_frac for curve in curves
+            )
 
         return tuple(sorted(self.arms, key=price))
 
     def plan(self, arm_of: Mapping[DemandKey, str]) -> Plan:
-        """The plan of an assignment. Raises `KeyError` for a demand that it does not name."""
+        """The plan of an assignment, at its best live settings. Raises `KeyError` for a demand it does not name."""
+        self._setting_of = self._in_force
+        kept = best = self._at_settings(arm_of)
+        if self._settings:
+            setting_of = self._in_force
+            for arm in sorted(self._settings.keys() & set(arm_of.values())):
+                for setting in self._settings[arm][1:]:
+                    self._setting_of = {**setting_of, arm: setting}
+                    found = self._at_settings(arm_of)
+                    if clearly_less(found.score, best.score, _CLEARLY_FRAC):
+                        best, setting_of = found, self._setting_of
+        return best if clearly_less(best.score, kept.score, self._keep_settings_within_frac) else kept
+
+    def _at_settings(self, arm_of: Mapping[DemandKey, str]) -> Plan:
+        """The plan of an assignment at the live settings `_setting_of`."""
         arms_of = {demand.key: (arm_of[demand.key], *self._overflow(demand, arm_of)) for demand in self._demands}
         if self._population is None:
             held, unserved = self._distributed(arms_of, 1.0)
@@ -189,11 +219,17 @@ class PlanScore:
         }
 
     def _curve(self, arm: str, mix: Sequence[tuple[Demand, float]], slowdown: int) -> PoolCurve:
+        return self._curve_at(arm, self._setting_of.get(arm), mix, slowdown)
+
+    def _curve_at(
+        self, arm: str, setting: ArmSetting | None, mix: Sequence[tuple[Demand, float]], slowdown: int
+    ) -> PoolCurve:
         total = sum(rate for _, rate in mix) or 1.0
-        key = arm, slowdown, tuple([(demand.key, round(rate / total, 2)) for demand, rate in mix])
+        values = None if setting is None else tuple(setting.values.values())
+        key = arm, values, slowdown, tuple([(demand.key, round(rate / total, 2)) for demand, rate in mix])
         curve = self._curves.get(key)
         if curve is None:
-            load = PoolLoad(self._pools[arm].spec, mix, self._acceptance, self._quantile, slowdown)
+            load = PoolLoad(self._pools[arm].spec, mix, self._acceptance, self._quantile, slowdown, setting)
             curve = self._curves[key] = PoolCurve(load, load.full())
         return curve
 
@@ -225,8 +261,12 @@ class PlanScore:
             power_w=power_w,
             score=score,
             tokens_per_s_of={pool.arm: pool.tokens_per_s for pool in held},
+            settings_of=self._settings_of(held),
             within_targets=within,
         )
+
+    def _settings_of(self, held: Sequence[_Held]) -> dict[str, Mapping[str, float]]:
+        return {pool.arm: self._setting_of[pool.arm].values for pool in held if pool.arm in self._setting_of}
 
     def _limit(self, arm: str, batch: float) -> int:
         """Planned batches are means: what comes on top by chance belongs there too."""
@@ -260,6 +300,7 @@ class PlanScore:
             power_w=score * scale * rates - self._idle_w,
             score=score,
             tokens_per_s_of={pool.arm: scale * pool.tokens_per_s for pool in held},
+            settings_of=self._settings_of(held),
             within_targets=within,
         )
 

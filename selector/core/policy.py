@@ -22,6 +22,7 @@ from typing import Protocol, runtime_checkable
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.cost import ArmCost
+from selector.core.livesettings import ArmSetting
 from selector.core.types import Capability, Decision, FleetView, Outcome, RequestView
 
 
@@ -37,6 +38,17 @@ class BackendSpec:
     max_kv_tokens: int
     max_context_tokens: int
     cannot_serve: frozenset[Capability] = frozenset()
+    settings: tuple[ArmSetting, ...] = ()
+    """What the arm's live settings can be, as launched first; empty for an arm without."""
+
+    def setting(self, values: Mapping[str, float]) -> ArmSetting | None:
+        """The arm at these live settings; `None` where they were not profiled."""
+        return next((setting for setting in self.settings if setting.values == values), None)
+
+    def acceptance_arm(self, values: Mapping[str, float]) -> str:
+        """The name by which the acceptance model knows the arm at these live settings."""
+        setting = self.setting(values)
+        return self.arm if setting is None else setting.named(self.arm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +61,8 @@ class PolicyContext:
     tbt_quantile: float = 0.9
     """A TBT target counts as met when this quantile of the request's predicted TBT is within it."""
     seed: int = 0
+    settings_every_s: float = 10.0
+    """Live settings of a backend change at most this often, whatever a policy wants."""
 
     def spec(self, backend: str) -> BackendSpec:
         """The spec of the backend of that name. Raises `KeyError`."""
@@ -69,7 +83,11 @@ class Policy(Protocol):
     """Chooses a backend for each request."""
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Where `request` goes, given the fleet as it is at `fleet.now_s`."""
+        """Where `request` goes, given the fleet as it is at `fleet.now_s`.
+
+        It may name live settings that it wants in force there. Views tell which are: until then, and where a server
+        refuses, costs and accept lengths are those of the settings in force.
+        """
         ...
 
     def observe(self, outcome: Outcome) -> None:
@@ -85,7 +103,7 @@ class ShowsState(Protocol):
     depend on whether it was. The dashboard knows how to show
 
         {"plan": [{"text_type", "tbt_target_ms", "tokens_per_s", "arms": [best first]}],
-         "arms": [{"arm", "batch", "tokens_per_s"}], "power_w": above idle, "planned_s": when}
+         "arms": [{"arm", "batch", "tokens_per_s", "settings"}], "power_w": above idle, "planned_s": when}
 
     and shows anything else as it is.
     """

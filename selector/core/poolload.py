@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from selector.core.acceptance import AcceptanceModel
+from selector.core.livesettings import ArmSetting
 from selector.core.policy import BackendSpec
 from selector.core.stalls import SHORT_ANSWER_FRAC, miss_probability, normal_deviate, slow_factor, with_burst
 
@@ -97,6 +98,7 @@ class PoolLoad:
     """One backend of an arm under a mix of demands, as a function of its batch.
 
     `slowdown` is how many servers take turns on its GPU: a step lasts that many times longer, for the same energy.
+    `setting` is what its live settings are taken to be; without one, costs and accept lengths are the arm's.
     """
 
     def __init__(
@@ -106,8 +108,9 @@ class PoolLoad:
         acceptance: AcceptanceModel,
         quantile: float,
         slowdown: float = 1.0,
+        setting: ArmSetting | None = None,
     ) -> None:
-        arm = spec.arm
+        arm = spec.arm if setting is None else setting.named(spec.arm)
         total = sum(rate for _, rate in mix) or 1.0
         shares = [(demand, rate / total if rate else 1.0 / len(mix)) for demand, rate in mix]
         inverse = context = prefill_s = prefill_j = 0.0
@@ -125,7 +128,7 @@ class PoolLoad:
         for demand, share in shares:
             in_system = share / acceptance.accept_length(arm, demand.text_type) * self._accept
             context += in_system * (demand.prompt_tokens + demand.output_tokens / 2)
-        self._spec = spec
+        self._step = (setting or spec.cost).step
         self._context = context
         self._slowdown = slowdown
         self._prefill_s_per_token = prefill_s * slowdown
@@ -135,7 +138,7 @@ class PoolLoad:
 
     def _rates(self, batch: float) -> tuple[float, float, float, float]:
         """(step_ms while alone on the GPU, step_j, tokens/s, prefill share)."""
-        step_ms, step_j = self._spec.cost.step.step(batch, self._context)
+        step_ms, step_j = self._step.step(batch, self._context)
         decoding = batch * self._accept / (step_ms * self._slowdown / 1e3)
         tokens_per_s = decoding / (1.0 + decoding * self._prefill_s_per_token)
         return step_ms, step_j, tokens_per_s, tokens_per_s * self._prefill_s_per_token

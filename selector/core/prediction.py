@@ -47,6 +47,8 @@ class Prediction(NamedTuple):
     """It fits, meets its own target and breaks nobody's."""
     acceptance_samples: float = 0.0
     """Finished requests behind the estimate of `accept_length`."""
+    acceptance_arm: str = ""
+    """The arm as the acceptance model knows it at the live settings in force there."""
 
     def candidate(self) -> Candidate:
         """The prediction as it goes into a decision, with what stands against it in words."""
@@ -124,10 +126,11 @@ NO_BURSTS = Bursts()
 class RunningLoad:
     """What the requests on a backend cost and want, worked out once per view."""
 
-    __slots__ = ("known", "requests_of", "step_j", "step_ms", "tightest_ms", "view")
+    __slots__ = ("acceptance_arm", "known", "requests_of", "step_j", "step_ms", "tightest_ms", "view")
 
     def __init__(self, view: BackendView, spec: BackendSpec) -> None:
         self.view = view
+        self.acceptance_arm = spec.acceptance_arm(view.settings)
         self.step_ms, self.step_j = 0.0, 0.0
         if view.batch:
             self.step_ms, self.step_j = spec.cost.step.step(view.batch, view.mean_context_tokens)
@@ -174,14 +177,14 @@ def predict_with(
     turns: int = 1,
 ) -> Prediction:
     """`predict` from what is known of the backend's view already, and accept lengths shared by all backends."""
-    view, arm = load.view, spec.arm
+    view = load.view
     batch = view.batch + 1
     output_tokens = request.expected_output_tokens
     kv_after = view.kv_tokens + request.prompt_tokens + 0.5 * output_tokens
     cost = spec.cost
     step_ms, step_j = cost.step.step(batch, kv_after / batch)
     marginal_j = step_j - load.step_j - 1e-3 * cost.idle.served_w * (step_ms - load.step_ms)
-    accept, slow = lengths.of_request(arm)
+    accept, slow = lengths.of_request(load.acceptance_arm)
     step_ms *= turns
     pace_ms = step_ms / (1.0 - prefill_frac)
     mean_tbt_ms = pace_ms / accept
@@ -193,13 +196,11 @@ def predict_with(
     mean_tbt_ms, tbt_ms = with_burst(mean_tbt_ms, factor, burst_ms, lengths.deviate)
     target_ms = request.tbt_target_ms
     meets_target = target_ms is None or tbt_ms <= target_ms
-    keeps_others = not load.tightest_ms or keeps_targets(
-        load, arm, lengths, step_ms, prefill_frac, bursts, output_tokens
-    )
+    keeps_others = not load.tightest_ms or keeps_targets(load, lengths, step_ms, prefill_frac, bursts, output_tokens)
     fits = batch <= view.max_running_requests and kv_after <= view.max_kv_tokens
     return Prediction(
         spec.name,
-        arm,
+        spec.arm,
         batch,
         accept,
         tbt_ms,
@@ -210,13 +211,13 @@ def predict_with(
         keeps_others,
         fits,
         meets_target and keeps_others and fits,
-        lengths.samples_of_request(arm),
+        lengths.samples_of_request(load.acceptance_arm),
+        load.acceptance_arm,
     )
 
 
 def keeps_targets(
     load: RunningLoad,
-    arm: str,
     lengths: AcceptLengths,
     step_ms: float,
     prefill_frac: float,
@@ -234,7 +235,7 @@ def keeps_targets(
         # Twice as slow as the mean, at one token a step, and still within the target: no need for a further look.
         if 2.0 * (pace_ms + burst_ms) <= target_ms:
             continue
-        mean, slow = lengths.of_running(arm, text_type)
+        mean, slow = lengths.of_running(load.acceptance_arm, text_type)
         work_s = short_tokens * step_ms / (1e3 * mean)
         factor = slow_factor(lengths.deviate, 1.0 - slow / mean, bursts.dispersion_s, prefill_frac, work_s)
         if with_burst(pace_ms / mean, factor, burst_ms, lengths.deviate)[1] > target_ms:
@@ -250,7 +251,7 @@ def goodput(load: RunningLoad, lengths: AcceptLengths, found: Prediction, prefil
     # Foreign requests, of which nothing is known, are taken to accept like the new one.
     before = load.view.batch
     tokens = (before - load.known) * found.accept_length
-    means = lengths.means(found.arm)
+    means = lengths.means(load.acceptance_arm)
     for text_type, requests in load.requests_of:
         tokens += requests * means[text_type]
     after_per_s = 1e3 * (tokens + found.accept_length) / found.pace_ms

@@ -76,7 +76,7 @@ class Prober:
             self.probes += 1
             self.extra_j += self._extra_j(probe, chosen, tokens)
             sent, taught = self._silent.get(probe.arm, (0, -1))
-            now_taught = self._taught(probe.arm)
+            now_taught = self._taught(probe)
             self._silent[probe.arm] = (sent + 1 if now_taught == taught else 1, now_taught)
         return probe
 
@@ -117,11 +117,11 @@ class Prober:
         best: tuple[int, float, Prediction] | None = None
         for found in predictions:
             used = self._used.get((found.arm, request.text_type), 0)
-            if found.arm == chosen.arm or self._is_silent(found.arm):
+            if found.arm == chosen.arm or self._is_silent(found):
                 continue
             if count - used < self._wait(found.arm, request.text_type):
                 continue
-            hoped = self._hoped(found.arm, request.text_type)
+            hoped = self._hoped(found.acceptance_arm, request.text_type)
             if hoped is None or not self._affordable(found, chosen, request):
                 continue
             hoped_j = self._j_per_token(found, hoped, request, chosen)
@@ -167,11 +167,11 @@ class Prober:
         width = spec.cost.verify_tokens
         return step_j / (batch * min(accept_length, float(width)))
 
-    def _taught(self, arm: str) -> int:
-        learning = self._context.acceptance.learning.get(arm)
+    def _taught(self, found: Prediction) -> int:
+        learning = self._context.acceptance.learning.get(found.acceptance_arm)
         return learning.requests if learning else 0
 
-    def _is_silent(self, arm: str) -> bool:
+    def _is_silent(self, found: Prediction) -> bool:
         """Whether two bursts of probes taught nothing: its servers do not tell what they accepted."""
-        sent, taught = self._silent.get(arm, (0, -1))
-        return sent >= 2 * BURST and self._taught(arm) == taught
+        sent, taught = self._silent.get(found.arm, (0, -1))
+        return sent >= 2 * BURST and self._taught(found) == taught

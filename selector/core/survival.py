@@ -52,6 +52,25 @@ def converted_accept_length(accept_length: float, from_verify_tokens: int, to_ve
     return accept_length_of(survival_rate_of(accept_length, from_verify_tokens), to_verify_tokens)
 
 
+def budgeted_accept_length(
+    accept_length: float, verify_tokens: int, budget_frac: float, survival: tuple[float, ...] | None = None
+) -> float:
+    """An accept length of full verification, where only the share `budget_frac` of the drafts is verified.
+
+        a(f) = 1 + Σ_k min(1, max(0, f (w − 1) − (k − 1))) s_k,   k = 1 … w − 1
+
+    Every request is taken to get the same share, its first drafts. An engine that verifies the likeliest drafts of the
+    whole batch gets more, and one that rounds the budget of a small batch down gets less. Without a measured
+    `survival`, s_k = p^k. Raises `DomainError` for a share outside (0, 1] or an accept length that w cannot yield.
+    """
+    if not 0.0 < budget_frac <= 1.0:
+        raise DomainError(f"a verify budget is a share of the drafts in (0, 1], not {budget_frac}")
+    rate = survival_rate_of(accept_length, verify_tokens)
+    survivals = survival or tuple(rate**k for k in range(1, verify_tokens))
+    verified = budget_frac * (verify_tokens - 1)
+    return 1.0 + sum(min(1.0, max(0.0, verified - k)) * share for k, share in enumerate(survivals))
+
+
 def step_variance(accept_length: float, verify_tokens: int) -> float:
     """Variance of the tokens of one step around the mean `accept_length`, under the survival-rate model."""
     p = survival_rate_of(accept_length, verify_tokens)

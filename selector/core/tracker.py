@@ -58,7 +58,7 @@ class _Backend:
 
     __slots__ = (
         "available", "correction", "foreign", "groups", "index", "own", "own_kv_tokens", "previous_surplus", "settings",
-        "signal", "signal_s", "spec", "stale", "unavailable_reason",
+        "settings_fixed", "signal", "signal_s", "spec", "stale", "unavailable_reason",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec, index: int) -> None:
@@ -77,7 +77,9 @@ class _Backend:
         self.unavailable_reason: str | None = None
         self.signal: LoadSignal | None = None
         self.signal_s: float | None = None
-        self.settings: Mapping[str, float] = MappingProxyType({})
+        launched = spec.settings[0].values if spec.settings else {}
+        self.settings: Mapping[str, float] = MappingProxyType(dict(launched))
+        self.settings_fixed = False
         self.correction = NO_CORRECTION
         self.stale = False
         """Its view has to be built anew."""
@@ -125,6 +127,7 @@ class _Backend:
             max_kv_tokens=(signal and signal.max_kv_tokens) or spec.max_kv_tokens,
             max_context_tokens=spec.max_context_tokens,
             settings=self.settings,
+            settings_fixed=self.settings_fixed,
             correction=self.correction,
         )
 
@@ -134,7 +137,7 @@ class FleetTracker:
 
     def __init__(self, backends: Iterable[BackendSpec]) -> None:
         self._backends = {spec.name: _Backend(spec, index) for index, spec in enumerate(backends)}
-        self._home: dict[str, tuple[_Backend, RequestView]] = {}
+        self._home: dict[str, tuple[_Backend, RequestView, Mapping[str, float]]] = {}
         self._views = [state.view() for state in self._backends.values()]
         self._shown = tuple(self._views)
         self._stale: list[_Backend] = []
@@ -147,7 +150,7 @@ class FleetTracker:
         if request.request_id in self._home:
             raise ValueError(f"request {request.request_id} was dispatched twice")
         state = self._backends[backend]
-        self._home[request.request_id] = state, request
+        self._home[request.request_id] = state, request, state.settings
         state.add(request)
         self._changed(state)
 
@@ -156,7 +159,7 @@ class FleetTracker:
         home = self._home.pop(request_id, None)
         if home is None:
             return False
-        state, request = home
+        state, request, _ = home
         state.drop(request)
         self._changed(state)
         return True
@@ -192,10 +195,25 @@ class FleetTracker:
         self._changed(state)
 
     def settings_changed(self, backend: str, settings: Mapping[str, float], now_s: float) -> None:
-        """Live settings of a backend's arm came into force."""
+        """Live settings of a backend's arm came into force; its server changes them."""
         state = self._backends[backend]
-        state.settings = MappingProxyType(dict(settings))
+        state.settings, state.settings_fixed = MappingProxyType(dict(settings)), False
         self._changed(state)
+
+    def settings_refused(self, backend: str, now_s: float) -> None:
+        """The server of a backend does not change its live settings."""
+        state = self._backends[backend]
+        state.settings_fixed = True
+        self._changed(state)
+
+    def settings(self, backend: str) -> Mapping[str, float]:
+        """The live settings in force on a backend."""
+        return self._backends[backend].settings
+
+    def settings_throughout(self, request_id: str) -> Mapping[str, float] | None:
+        """The live settings under which a request in flight has run so far; `None` where they changed meanwhile."""
+        home = self._home.get(request_id)
+        return home[2] if home is not None and home[2] is home[0].settings else None
 
     def request(self, request_id: str) -> RequestView | None:
         """The view of a request in flight, `None` if it is not."""

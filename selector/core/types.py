@@ -126,6 +126,8 @@ class BackendView:
     max_context_tokens: int
     settings: Mapping[str, float] = field(default_factory=lambda: _NO_SETTINGS)
     """Live settings of the arm (such as a verify budget) in force."""
+    settings_fixed: bool = False
+    """Its server refused to change them."""
     correction: Correction = NO_CORRECTION
     """In force in the costs of the backend's spec already: for showing, not for applying."""
 

@@ -38,6 +38,7 @@ from selector.emulator.http import (
     start_chunked,
 )
 from selector.emulator.info import Site, loads, model_card, model_info, models
+from selector.emulator.internalstate import read_internal_state, set_internal_state
 from selector.emulator.metrics import CONTENT_TYPE, metrics
 from selector.emulator.native import NativeAnswer
 from selector.emulator.openai import CHAT_CHUNK, COMPLETION, usage_event
@@ -81,6 +82,7 @@ class EmulatorApp:
             "/health_generate": {"GET": self._healthy},
             "/metrics": {"GET": self._metrics},
             "/abort_request": {"POST": self._abort_request},
+            "/set_internal_state": {"POST": self._set_internal_state, "PUT": self._set_internal_state},
             "/flush_cache": {"GET": self._flush_cache, "POST": self._flush_cache},
             "/energy": {"GET": self._energy_report},
             "/emulator": {"GET": self._emulator},
@@ -167,6 +169,15 @@ class EmulatorApp:
         elif isinstance(rid, str):
             self._engine.abort_rid(rid)
         await send_text(send)
+
+    async def _set_internal_state(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            wanted = read_internal_state(parse_body(await read_body(receive)))
+        except Refusal as refusal:
+            await send_json(send, refusal_body(refusal, native=False), status=400)
+            return
+        # One answer for each data-parallel rank, of which there is one.
+        await send_json(send, [set_internal_state(self._engine, self._site.arm.algorithm, wanted)])
 
     async def _flush_cache(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._engine.running or self._engine.waiting:

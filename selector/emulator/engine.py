@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from selector.core.acceptance import AcceptanceModel
+from selector.core.livesettings import ArmSetting
 from selector.core.policy import BackendSpec
 from selector.emulator.clock import Clock
 from selector.emulator.generation import DuplicateRid, Generation, Order, QueueFull
@@ -71,6 +72,8 @@ class EmulatedEngine:
         self.aborted_requests = 0
         self.interval = IntervalMeans()
         self._acceptance = acceptance
+        self._acceptance_arm = spec.arm
+        """The arm as the acceptance model knows it at the live settings in force."""
         self._gpus = tuple(gpus)
         self._model = ServerModel(
             spec.cost,
@@ -158,10 +161,7 @@ class EmulatedEngine:
             raise DuplicateRid(f"Duplicate request ID detected: {order.rid}")
         if self.max_queued_requests is not None and self._model.waiting + 1 > self.max_queued_requests:
             raise QueueFull("The request queue is full.")
-        accept_length, spread = 1.0, 0.0
-        if self.drafts:
-            accept_length = self._acceptance.accept_length(self.spec.arm, order.text_type)
-            spread = self._acceptance.request_spread(self.spec.arm, order.text_type)
+        accept_length, spread = self._accepts(order.text_type)
         generation = Generation(order, accept_length=accept_length, accept_spread=spread, arrived_s=now_s)
         self._live[order.rid] = generation
         if self._working:
@@ -172,6 +172,23 @@ class EmulatedEngine:
             self._model.enqueue(generation.job, now_s)
             self._plan()
         return generation
+
+    def _accepts(self, text_type: str) -> tuple[float, float]:
+        if not self.drafts:
+            return 1.0, 0.0
+        arm = self._acceptance_arm
+        return self._acceptance.accept_length(arm, text_type), self._acceptance.request_spread(arm, text_type)
+
+    def change_setting(self, setting: ArmSetting) -> None:
+        """From the next step on, a live setting of the arm is another."""
+        self.clock.run_due()
+        self._acceptance_arm = setting.named(self.spec.arm)
+        now_s = self.clock.now_s()
+        if not self._working:
+            self._model.advance(now_s)
+        self._model.change_setting(
+            setting.step, lambda job: self._accepts(cast(Generation, job.key).order.text_type), now_s
+        )
 
     def abort(self, generation: Generation) -> None:
         """Ends a request early; nothing happens if it has ended."""

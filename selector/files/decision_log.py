@@ -6,6 +6,7 @@
     end        how the request turned out
     poll       a backend's load, as polled
     health     a backend became available or not
+    settings   live settings of a backend came into force, or were not changed, and why
     correct    the step costs of a backend were corrected by what was observed, as policies see them from here on
     energy     what a request drew on one backend; no policy sees it
 
@@ -139,6 +140,17 @@ class HeardEvent(_Event):
     """By router, arm and text type."""
 
 
+class SettingsEvent(_Event):
+    """A backend was asked for live settings, or fell back to those that it is launched with."""
+
+    event: Literal["settings"] = "settings"
+    t_s: float
+    backend: str
+    settings: dict[str, float]
+    result: Literal["in force", "refused", "failed"]
+    why: str
+
+
 class CorrectionEvent(_Event):
     """The step costs of a backend are its profile's times these factors from here on."""
 
@@ -169,6 +181,7 @@ LogEvent = (
     | HealthEvent
     | RestoredEvent
     | HeardEvent
+    | SettingsEvent
     | CorrectionEvent
     | EnergyEvent
 )

@@ -35,7 +35,6 @@ Unknown keys are refused: a misspelt limit must not silently be no limit.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -133,6 +132,8 @@ class Router(FileModel):
     max_body_bytes: PositiveInt = 16 * 1024 * 1024
     trust_text_type_header: bool = False
     """Whether `x-text-type` from a client overrides the classifier."""
+    settings_every_s: PositiveFloat = 10.0
+    """Live settings of a backend are changed at most this often; `simulate` keeps to it too."""
     decision_log: str | None = None
     """JSONL file of decisions and outcomes; `None` keeps none."""
 
@@ -265,6 +266,7 @@ def backend_spec(fleet: Fleet, index: int, where: str, profiles: dict[str, Profi
         max_kv_tokens=backend.max_kv_tokens,
         max_context_tokens=min(backend.max_context_tokens, arm.max_context_tokens or backend.max_context_tokens),
         cannot_serve=frozenset(arm.cannot_serve),
+        settings=profile.settings(backend.arm),
     )
 
 
@@ -288,11 +290,12 @@ class LoadedFleet:
         options = self.fleet.acceptance
         return PolicyContext(
             target=self.fleet.target,
-            backends=tuple(replace(spec, cost=live(spec.cost)) for spec in self.specs),
+            backends=tuple(map(live, self.specs)),
             acceptance=acceptance_model(
                 pairs, half_life_requests=options.half_life_requests, refine_keys=options.refine_keys
             ),
             seed=seed,
+            settings_every_s=self.fleet.router.settings_every_s,
         )
 
     def with_arm_everywhere(self, arm: str) -> LoadedFleet:

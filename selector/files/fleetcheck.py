@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from selector.core.types import TEXT_TYPES, Capability
 from selector.errors import FleetError, InputError, PolicyError
+from selector.files.arm import VERIFY_BUDGET
 from selector.files.fleet import Fleet, LoadedFleet, backend_spec
 from selector.files.policy import LoadedPolicy, load_policy_file
 from selector.files.profile import Profile
@@ -130,7 +131,7 @@ def _host(name: str) -> str:
 
 
 def _warnings(loaded: LoadedFleet, environ: Mapping[str, str]) -> Iterator[Finding]:
-    for check in (_targets, _shared_gpus, _gpu_kinds, _priors, _assumed, _batch_range, _capabilities, _urls):
+    for check in (_targets, _shared_gpus, _gpu_kinds, _priors, _assumed, _batch_range, _budgets, _capabilities, _urls):
         for where, problem, remedy in check(loaded):
             yield Finding(level="warning", where=f"{loaded.where}: {where}", problem=problem, remedy=remedy)
     for index, backend in enumerate(loaded.fleet.backends):
@@ -144,6 +145,9 @@ def _warnings(loaded: LoadedFleet, environ: Mapping[str, str]) -> Iterator[Findi
 
 
 Phrases = tuple[str, str, str]
+
+_RAGGED = "SGLANG_RAGGED_VERIFY_MODE"
+_COST_TABLE = "--speculative-dspark-sps-table-path"
 
 
 def _targets(loaded: LoadedFleet) -> Iterator[Phrases]:
@@ -235,6 +239,28 @@ def _batch_range(loaded: LoadedFleet) -> Iterator[Phrases]:
                 f"backends[{index}].max_running_requests",
                 f"is {spec.max_running_requests}, and {spec.arm} was measured up to batch {measured}",
                 f"beyond it costs are extrapolated: lower it to {measured} or profile larger batches",
+            )
+
+
+def _budgets(loaded: LoadedFleet) -> Iterator[Phrases]:
+    """Servers that would take a verify budget, say so, and go on verifying whole blocks."""
+    for profile_name, arm_name in dict.fromkeys((b.profile, b.arm) for b in loaded.fleet.backends):
+        arm = loaded.profiles[profile_name].arms[arm_name]
+        if arm.live_setting is None or arm.live_setting.name != VERIFY_BUDGET:
+            continue
+        lacking = [
+            words
+            for words, there in (
+                (f"{_RAGGED}=compact", arm.launch.env.get(_RAGGED) == "compact"),
+                (_COST_TABLE, _COST_TABLE in arm.launch.flags),
+            )
+            if not there
+        ]
+        if lacking:
+            yield (
+                f"profile {profile_name!r}: arms.{arm_name}.launch",
+                f"has no {' and no '.join(lacking)}, without which SGLang takes a verify budget and ignores it",
+                "add it, and launch the server with it",
             )
 
 

@@ -13,19 +13,54 @@ Version 1. Readers refuse other versions rather than guess.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from selector.core.acceptance import HALF_LIFE_REQUESTS, REFINE_KEYS, AcceptanceModel, AcceptancePrior
-from selector.core.cost import ArmCost, ContextSlope, IdlePower, PrefillCost, StepCost, StepPoint
-from selector.core.types import TEXT_TYPES, Capability
+from selector.core.cost import ArmCost, IdlePower, PrefillCost
+from selector.core.livesettings import ArmSetting
 from selector.errors import DomainError, ProfileError
+from selector.files.arm import (
+    Acceptance,
+    Arm,
+    Launch,
+    LiveSetting,
+    PrefillPass,
+    PrefillPoint,
+    SettingValue,
+    Slope,
+    StepCell,
+    step_cost,
+)
 from selector.files.shipped import profile_path
 from selector.files.validation import FileModel, read_text, validated
+
+__all__ = [
+    "FORMAT",
+    "NO_DRAFTER",
+    "Acceptance",
+    "Arm",
+    "Gpu",
+    "Idle",
+    "Launch",
+    "LiveSetting",
+    "PrefillPass",
+    "PrefillPoint",
+    "Profile",
+    "Provenance",
+    "SettingValue",
+    "Slope",
+    "StepCell",
+    "Target",
+    "acceptance_model",
+    "load_profile",
+    "parse_profile",
+    "provenance_keys",
+    "write_profile",
+]
 
 FORMAT = "drafter-selector/profile"
 NO_DRAFTER = "none"
@@ -88,128 +123,6 @@ class Idle(FileModel):
     provenance: str
 
 
-class PrefillPoint(FileModel):
-    """Prefill of one prompt of `prompt_tokens` on a busy server, on which short prompts share passes."""
-
-    prompt_tokens: PositiveInt
-    ms: PositiveFloat
-    j: PositiveFloat
-    provenance: str
-    repeats: PositiveInt | None = None
-    spread_frac: NonNegative | None = None
-
-
-class PrefillPass(FileModel):
-    """The least that a prefill pass takes: one over a single short prompt."""
-
-    prompt_tokens: PositiveInt
-    ms: PositiveFloat
-    j: PositiveFloat
-    provenance: str
-    repeats: PositiveInt | None = None
-    resume_ms: NonNegative = 0.0
-    """After any pass, until those who were decoding go on."""
-    resume_provenance: str | None = None
-
-
-class Slope(FileModel):
-    """Derived cost per step of one more context token of one request."""
-
-    ms_per_token: NonNegative
-    j_per_token: NonNegative
-    provenance: str
-
-
-class StepCell(FileModel):
-    """One measured decode step: `batch` requests with `context_tokens` each."""
-
-    batch: PositiveInt
-    context_tokens: NonNegative
-    step_ms: PositiveFloat
-    step_j: PositiveFloat
-    provenance: str
-    imposed_accept_length: Annotated[float, Field(ge=1)] | None = None
-    window_s: PositiveFloat | None = None
-    repeats: PositiveInt | None = None
-    spread_ms_frac: NonNegative | None = None
-    """Largest less smallest over the mean, across repeats."""
-    spread_j_frac: NonNegative | None = None
-    watts: PositiveFloat | None = None
-    sm_mhz: PositiveFloat | None = None
-    temperature_c: float | None = None
-    power_capped_frac: NonNegative | None = None
-
-
-class Acceptance(FileModel):
-    """Accept length of one arm on one text type."""
-
-    mean: Annotated[float, Field(ge=1)]
-    provenance: str
-    request_spread: NonNegative = 0.0
-    """Relative standard deviation between requests' means."""
-    request_spread_provenance: str | None = None
-    survival: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = None
-    """P(the k-th draft is accepted), k = 1 …, where it was measured."""
-    samples: PositiveInt | None = None
-    published_mean: Annotated[float, Field(ge=1)] | None = None
-    published_verify_tokens: PositiveInt | None = None
-
-
-class Launch(FileModel):
-    """How SGLang serves the arm; `{target}` and `{draft}` stand for model paths."""
-
-    flags: tuple[str, ...] = ()
-    env: dict[str, str] = Field(default_factory=dict)
-    draft_model: str | None = None
-
-
-class Arm(FileModel):
-    """One way to serve the target."""
-
-    algorithm: str
-    """SGLang's name (EAGLE3, DFLASH, DSPARK, NGRAM …) or `none`."""
-    verify_tokens: PositiveInt
-    draft_steps: PositiveInt | None = None
-    topk: PositiveInt | None = None
-    max_context_tokens: PositiveInt | None = None
-    """The draft model's own limit where it is below the target's."""
-    cannot_serve: tuple[Capability, ...] = ()
-    launch: Launch = Launch()
-    context_slope: Slope | None = None
-    prefill: tuple[PrefillPoint, ...] | None = None
-    """Where this arm's was measured, its draft's part included; else the profile's."""
-    prefill_pass: PrefillPass | None = None
-    cells: tuple[StepCell, ...] = Field(min_length=1)
-    acceptance: dict[str, Acceptance] = Field(default_factory=dict)
-
-    def points(self) -> tuple[list[StepPoint], ContextSlope | None]:
-        """The cells and the slope as the cost model takes them."""
-        slope = self.context_slope
-        return (
-            [
-                StepPoint(batch=c.batch, context_tokens=c.context_tokens, step_ms=c.step_ms, step_j=c.step_j)
-                for c in self.cells
-            ],
-            ContextSlope(ms_per_token=slope.ms_per_token, j_per_token=slope.j_per_token) if slope else None,
-        )
-
-    @model_validator(mode="after")
-    def _within_verify_width(self) -> Arm:
-        for text_type, value in self.acceptance.items():
-            if text_type not in TEXT_TYPES:
-                raise ValueError(f"acceptance has {text_type!r}, which is no text type ({', '.join(TEXT_TYPES)})")
-            survival = value.survival or ()
-            if len(survival) >= self.verify_tokens or any(later > one for one, later in pairwise(survival)):
-                raise ValueError(
-                    f"acceptance.{text_type}.survival rises, or has more than {self.verify_tokens - 1} drafts"
-                )
-            if value.mean > self.verify_tokens:
-                raise ValueError(
-                    f"acceptance.{text_type}.mean {value.mean} is above the verify width {self.verify_tokens}"
-                )
-        return self
-
-
 class Profile(FileModel):
     """The file."""
 
@@ -255,15 +168,39 @@ class Profile(FileModel):
         )
 
     def cost(self, name: str) -> ArmCost:
-        """The cost model of an arm."""
+        """The cost model of an arm, as launched."""
         arm = self.arm(name)
         return ArmCost(
             arm=name,
             verify_tokens=arm.verify_tokens,
-            step=StepCost(*arm.points()),
+            step=step_cost(arm.cells, arm.context_slope),
             prefill=self.prefill_cost(name),
             idle=IdlePower(bare_w=self.idle.bare_w, served_w=self.idle.served_w),
         )
+
+    def settings(self, name: str) -> tuple[ArmSetting, ...]:
+        """What the live settings of an arm can be, as launched first; empty for an arm without."""
+        arm = self.arm(name)
+        if arm.live_setting is None:
+            return ()
+        knob, launched = arm.live_setting.name, arm.live_setting.launched
+        return (
+            ArmSetting(values={knob: launched}, step=step_cost(arm.cells, arm.context_slope), launched=True),
+            *(
+                ArmSetting(values={knob: other.value}, step=step_cost(other.cells, arm.context_slope))
+                for other in arm.live_setting.others
+            ),
+        )
+
+    def acceptances(self, name: str, *, named: str | None = None) -> Iterable[tuple[str, Mapping[str, Acceptance]]]:
+        """Accept lengths of an arm at each of its live settings, with the name it has there (see `ArmSetting.named`).
+
+        With `named`, names are made of that instead of the arm's.
+        """
+        arm = self.arm(name)
+        yield named or name, arm.acceptance
+        for setting, other in zip(self.settings(name)[1:], arm.other_settings, strict=True):
+            yield setting.named(named or name), other.acceptance
 
 
 def acceptance_model(
@@ -276,14 +213,16 @@ def acceptance_model(
     priors: dict[str, dict[str, AcceptancePrior]] = {}
     widths: dict[str, int] = {}
     for name, profile in profiles:
-        if name in widths:
-            continue
-        arm = profile.arm(name)
-        widths[name] = arm.verify_tokens
-        priors[name] = {
-            text_type: AcceptancePrior(mean=value.mean, request_spread=value.request_spread, survival=value.survival)
-            for text_type, value in arm.acceptance.items()
-        }
+        for at_setting, acceptance in profile.acceptances(name):
+            if at_setting in widths:
+                continue
+            widths[at_setting] = profile.arm(name).verify_tokens
+            priors[at_setting] = {
+                text_type: AcceptancePrior(
+                    mean=value.mean, request_spread=value.request_spread, survival=value.survival
+                )
+                for text_type, value in acceptance.items()
+            }
     return AcceptanceModel(priors, widths, half_life_requests=half_life_requests, refine_keys=refine_keys)
 
 
@@ -310,11 +249,17 @@ def parse_profile(text: str, where: str) -> Profile:
         profile.prefill_cost(NO_DRAFTER)
     except DomainError as bad:
         raise ProfileError(f"{where}: prefill", str(bad), "measure those points again") from None
-    for name in profile.arms:
+    for name, arm in profile.arms.items():
         try:
             profile.cost(name)
+            profile.settings(name)
         except DomainError as bad:
             raise ProfileError(f"{where}: arms.{name}", str(bad), "measure those cells again") from None
+        for index, other in enumerate(arm.other_settings):
+            if missing := sorted(arm.acceptance.keys() - other.acceptance.keys()):
+                place = f"{where}: arms.{name}.live_setting.others[{index}].acceptance"
+                problem = f"lacks {', '.join(missing)}, which the arm has"
+                raise ProfileError(place, problem, "an accept length belongs to a setting; derive it, and say so")
     return profile
 
 
@@ -342,17 +287,19 @@ def provenance_keys(profile: Profile) -> Iterable[tuple[str, str]]:
             yield f"arms.{name}.prefill[{index}]", point.provenance
         if arm.prefill_pass:
             yield f"arms.{name}.prefill_pass", arm.prefill_pass.provenance
-        if arm.context_slope:
-            yield f"arms.{name}.context_slope", arm.context_slope.provenance
-        for index, point in enumerate(arm.prefill or ()):
-            yield f"arms.{name}.prefill[{index}]", point.provenance
-        if arm.prefill_pass:
-            yield f"arms.{name}.prefill_pass", arm.prefill_pass.provenance
             if arm.prefill_pass.resume_provenance:
                 yield f"arms.{name}.prefill_pass.resume_ms", arm.prefill_pass.resume_provenance
-        for index, cell in enumerate(arm.cells):
-            yield f"arms.{name}.cells[{index}]", cell.provenance
-        for text_type, value in arm.acceptance.items():
-            yield f"arms.{name}.acceptance.{text_type}", value.provenance
-            if value.request_spread_provenance:
-                yield f"arms.{name}.acceptance.{text_type}", value.request_spread_provenance
+        if arm.context_slope:
+            yield f"arms.{name}.context_slope", arm.context_slope.provenance
+        yield from _of_costs(f"arms.{name}", arm)
+        for index, other in enumerate(arm.other_settings):
+            yield from _of_costs(f"arms.{name}.live_setting.others[{index}]", other)
+
+
+def _of_costs(place: str, part: Arm | SettingValue) -> Iterable[tuple[str, str]]:
+    for index, cell in enumerate(part.cells):
+        yield f"{place}.cells[{index}]", cell.provenance
+    for text_type, value in part.acceptance.items():
+        yield f"{place}.acceptance.{text_type}", value.provenance
+        if value.request_spread_provenance:
+            yield f"{place}.acceptance.{text_type}", value.request_spread_provenance

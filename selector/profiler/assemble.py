@@ -16,9 +16,11 @@ from selector.files.profile import (
     Gpu,
     Idle,
     Launch,
+    LiveSetting,
     PrefillPoint,
     Profile,
     Provenance,
+    SettingValue,
     StepCell,
     Target,
 )
@@ -57,7 +59,7 @@ def assemble(
             key = f"sweep-{arm.name}"
             provenance[key] = measured_provenance(merged[0].origin, f"{config.decode.method} method, closed batches")
             old = base.arms.get(arm.name) if base else None
-            arms[arm.name] = _arm(arm, merged, old, key).model_copy(
+            arms[arm.name] = _arm(arm, merged, old, key, _live_setting(arm, cells, config, key)).model_copy(
                 update=_own_prefill(cells, arm.name, prefill, old, provenance)
             )
     if NO_DRAFTER not in arms:
@@ -126,7 +128,22 @@ def _gpu(config: SweepConfig, cells: Iterable[Cell], base: Profile | None) -> Gp
     )
 
 
-def _arm(arm: SweepArm, merged: Sequence[MergedCell], old: Arm | None, key: str) -> Arm:
+def _live_setting(arm: SweepArm, cells: Sequence[Cell], config: SweepConfig, key: str) -> LiveSetting | None:
+    """What was measured at other values than the launched one; `None` for nothing. Accept lengths are joined later."""
+    if arm.live_setting is None:
+        return None
+    others = []
+    for value in arm.live_setting.others:
+        merged = merged_cells(cells, arm.name, "main", config.decode.method, value)
+        if merged:
+            others.append(SettingValue(value=value, cells=_step_cells(arm, merged, key)))
+    setting = arm.live_setting
+    return LiveSetting(name=setting.name, launched=setting.launched, others=tuple(others)) if others else None
+
+
+def _arm(
+    arm: SweepArm, merged: Sequence[MergedCell], old: Arm | None, key: str, live_setting: LiveSetting | None
+) -> Arm:
     return Arm(
         algorithm=arm.algorithm,
         verify_tokens=arm.verify_tokens,
@@ -140,26 +157,31 @@ def _arm(arm: SweepArm, merged: Sequence[MergedCell], old: Arm | None, key: str)
             draft_model=(old.launch.draft_model if old else None) or arm.draft,
         ),
         context_slope=old.context_slope if old else None,
-        cells=tuple(
-            StepCell(
-                batch=cell.batch,
-                context_tokens=round(cell.point.context_tokens, 1),
-                step_ms=round(cell.point.step_ms, 5),
-                step_j=round(cell.point.step_j, 6),
-                provenance=key,
-                imposed_accept_length=arm.imposed_accept_length,
-                window_s=round(sum(repeat.window_s for repeat in cell.repeats), 3),
-                repeats=len(cell.repeats),
-                spread_ms_frac=_rounded(cell.spread("step_ms"), 5),
-                spread_j_frac=_rounded(cell.spread("step_j"), 5),
-                watts=_rounded(cell.metered("watts_mean"), 1),
-                sm_mhz=_rounded(cell.metered("sm_mhz_mean"), 0),
-                temperature_c=_rounded(cell.metered("temperature_c"), 1),
-                power_capped_frac=_rounded(cell.metered("power_capped_frac"), 3),
-            )
-            for cell in merged
-        ),
+        cells=_step_cells(arm, merged, key),
         acceptance=dict(old.acceptance) if old else {},
+        live_setting=live_setting,
+    )
+
+
+def _step_cells(arm: SweepArm, merged: Sequence[MergedCell], key: str) -> tuple[StepCell, ...]:
+    return tuple(
+        StepCell(
+            batch=cell.batch,
+            context_tokens=round(cell.point.context_tokens, 1),
+            step_ms=round(cell.point.step_ms, 5),
+            step_j=round(cell.point.step_j, 6),
+            provenance=key,
+            imposed_accept_length=arm.imposed_accept_length,
+            window_s=round(sum(repeat.window_s for repeat in cell.repeats), 3),
+            repeats=len(cell.repeats),
+            spread_ms_frac=_rounded(cell.spread("step_ms"), 5),
+            spread_j_frac=_rounded(cell.spread("step_j"), 5),
+            watts=_rounded(cell.metered("watts_mean"), 1),
+            sm_mhz=_rounded(cell.metered("sm_mhz_mean"), 0),
+            temperature_c=_rounded(cell.metered("temperature_c"), 1),
+            power_capped_frac=_rounded(cell.metered("power_capped_frac"), 3),
+        )
+        for cell in merged
     )
 
 

@@ -87,6 +87,8 @@ class DecodeCell(FileModel):
     batch: PositiveInt
     prompt_tokens: PositiveInt
     method: Method
+    setting: float | None = None
+    """Of the arm's live setting; `None` as launched."""
     repeats: tuple[DecodeRepeat, ...] = Field(min_length=1)
     origin: Origin
 

@@ -144,6 +144,13 @@ class SglangClient:
             kv_capacity_tokens=load.get("max_total_num_tokens"),
         )
 
+    async def set_internal_state(self, name: str, value: float) -> None:
+        """Turns a knob of the running server. Raises `UpstreamError` when it refuses."""
+        path = "/set_internal_state"
+        verdicts = _parsed(await self._call("POST", path, orjson.dumps({"server_args": {name: value}})), path)
+        if verdicts != [True]:  # one for each data-parallel rank
+            raise UpstreamError(f"the server refuses {name} = {value:g} ({verdicts!r}); is the arm launched for it?")
+
     async def abort_all(self) -> None:
         """Ends every running request; each is answered with what it has."""
         await self._call("POST", "/abort_request", orjson.dumps({"rid": "", "abort_all": True}))

@@ -57,6 +57,7 @@
     imposed_accept_length = 2.0       # SGLANG_SIMULATE_ACC_LEN; the cost of a step does not depend on it
     flags = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "{draft}",
              "--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
+    # live_setting = { name = "dspark_force_budget_frac", launched = 1.0, others = [0.5, 0.25] }    # turned over HTTP
 
 The fields below say what each key means and which values it takes.
 """
@@ -193,6 +194,22 @@ class Drift(FileModel):
     prompt_tokens: Tokens
 
 
+class SweepSetting(FileModel):
+    """A knob of the engine that turns while it serves: every decode cell of the arm is measured at every value."""
+
+    name: str
+    """By which the server takes it (`server_args` of `/set_internal_state`)."""
+    launched: float
+    """What the server starts with."""
+    others: Annotated[tuple[float, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> SweepSetting:
+        if len({self.launched, *self.others}) <= len(self.others):
+            raise ValueError(f"others has a value twice, or the launched one: {self.others}")
+        return self
+
+
 class SweepArm(FileModel):
     """One way to serve the target."""
 
@@ -210,6 +227,7 @@ class SweepArm(FileModel):
     flags: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
     imposed_accept_length: Annotated[float, Field(ge=1)] | None = None
+    live_setting: SweepSetting | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepArm:

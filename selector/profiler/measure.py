@@ -64,6 +64,10 @@ async def measure(step: Step, config: SweepConfig, bench: Bench, on: Served | No
         vocab_size=bench.vocab_size,
         context_length=config.server.context_length,
     )
+    knob = on.arm.live_setting
+    if knob is not None:
+        setting = step.setting if isinstance(step, DecodeStep) else None
+        await rig.client.set_internal_state(knob.name, knob.launched if setting is None else setting)
     if isinstance(step, PrefillStep):
         return await _prefill(step, config, rig, origin)
     if isinstance(step, AcceptanceStep):
@@ -115,6 +119,7 @@ async def _decode(step: DecodeStep, config: SweepConfig, rig: Rig, arm: SweepArm
         batch=step.batch,
         prompt_tokens=step.prompt_tokens,
         method=step.method,
+        setting=step.setting,
         repeats=tuple(repeats),
         origin=origin,
     )
@@ -157,7 +162,8 @@ def describe(step: Step) -> str:
         return f"idle power {'bare' if step.arm is None else f'with {step.arm} up'}{when}"
     if isinstance(step, PrefillStep):
         return f"prefill of {step.prompt_tokens} tokens{' alone' if step.alone else ''} on {step.arm}"
-    return f"{step.arm} batch {step.batch} prompt {step.prompt_tokens} ({step.sweep_pass}, {step.method})"
+    at = "" if step.setting is None else f"@{step.setting:g}"
+    return f"{step.arm}{at} batch {step.batch} prompt {step.prompt_tokens} ({step.sweep_pass}, {step.method})"
 
 
 def vocabulary(model: Path) -> int:

@@ -58,13 +58,15 @@ def main_method(cells: Iterable[Cell]) -> Method | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def merged_cells(cells: Iterable[Cell], arm: str, sweep_pass: Pass, method: Method) -> list[MergedCell]:
-    """Decode cells of an arm that have energy, by batch and prompt."""
+def merged_cells(
+    cells: Iterable[Cell], arm: str, sweep_pass: Pass, method: Method, setting: float | None = None
+) -> list[MergedCell]:
+    """Decode cells of an arm at a live setting (as launched) that have energy, by batch and prompt."""
     lines: dict[tuple[int, int], list[DecodeCell]] = {}
     for cell in cells:
         if (
             isinstance(cell, DecodeCell)
-            and (cell.arm, cell.sweep_pass, cell.method) == (arm, sweep_pass, method)
+            and (cell.arm, cell.sweep_pass, cell.method, cell.setting) == (arm, sweep_pass, method, setting)
             and all(repeat.step_j is not None for repeat in cell.repeats)
         ):
             lines.setdefault((cell.batch, cell.prompt_tokens), []).append(cell)

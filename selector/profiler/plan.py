@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from selector.files.profile import NO_DRAFTER
 from selector.profiler.cells import AcceptanceCell, Cell, DecodeCell, IdleCell, Pass, PrefillCell
@@ -53,6 +53,8 @@ class DecodeStep:
     method: Method
     repeats: int
     first_repeat: int = 0
+    setting: float | None = None
+    """Of the arm's live setting; `None` as launched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +128,27 @@ def _decode_steps(config: SweepConfig, arm: SweepArm) -> Iterable[Step]:
             continue
         for tokens in part.prompt_tokens:
             for batch in part.batches:
-                yield DecodeStep(
-                    arm.name,
-                    "main",
-                    batch,
-                    tokens,
-                    part.method or config.decode.method,
-                    part.repeats or config.decode.repeats,
-                )
+                # One after the other, so that what drifts does so alike at all of them.
+                for setting in (None, *(arm.live_setting.others if arm.live_setting else ())):
+                    yield DecodeStep(
+                        arm.name,
+                        "main",
+                        batch,
+                        tokens,
+                        part.method or config.decode.method,
+                        part.repeats or config.decode.repeats,
+                        setting=setting,
+                    )
 
 
 def left_to_do(launches: Sequence[Launch], cells: Iterable[Cell]) -> list[Launch]:
     """The launches without what was measured already; a decode cell lacks the repeats it does not have yet."""
-    repeats: Counter[tuple[str, Pass, int, int, Method]] = Counter()
+    repeats: Counter[tuple[str, Pass, int, int, Method, float | None]] = Counter()
     others: set[Step] = set()
     for cell in cells:
         if isinstance(cell, DecodeCell):
-            repeats[cell.arm, cell.sweep_pass, cell.batch, cell.prompt_tokens, cell.method] += len(cell.repeats)
+            shape = cell.arm, cell.sweep_pass, cell.batch, cell.prompt_tokens, cell.method, cell.setting
+            repeats[shape] += len(cell.repeats)
         elif isinstance(cell, PrefillCell):
             others.add(PrefillStep(cell.arm, cell.prompt_tokens, cell.alone))
         elif isinstance(cell, IdleCell):
@@ -154,10 +160,9 @@ def left_to_do(launches: Sequence[Launch], cells: Iterable[Cell]) -> list[Launch
         steps: list[Step] = []
         for step in launch.steps:
             if isinstance(step, DecodeStep):
-                key = (step.arm, step.sweep_pass, step.batch, step.prompt_tokens, step.method)
-                lacking = step.repeats - repeats[key]
-                if lacking > 0:
-                    steps.append(DecodeStep(*key, lacking, first_repeat=repeats[key]))
+                there = repeats[step.arm, step.sweep_pass, step.batch, step.prompt_tokens, step.method, step.setting]
+                if there < step.repeats:
+                    steps.append(replace(step, repeats=step.repeats - there, first_repeat=there))
             elif step not in others:
                 steps.append(step)
         if steps:

@@ -15,7 +15,8 @@ from selector.profiler.roofline import Ceiling, least_verified
 
 
 def sweep_report(cells: Sequence[Cell], config: SweepConfig, profile: Profile, ceiling: Ceiling) -> dict[str, Any]:
-    """Per arm and over all: repeat spread, leave-one-out error, order, roofline, drift, one method against another."""
+    """Per arm and over all: repeat spread, leave-one-out error, order, roofline, drift, one method against another,
+    live settings against the launched one."""
     arms = {
         arm.name: _arm_report(cells, arm, config, profile, ceiling) for arm in config.arms if arm.name in profile.arms
     }
@@ -78,6 +79,10 @@ def _arm_report(
             }
             for error in leave_one_out([cell.point for cell in merged], profile.arms[arm.name].points()[1])
         ],
+        "settings": {
+            f"{setting:g}": against(merged, merged_cells(cells, arm.name, "main", method, setting))
+            for setting in (arm.live_setting.others if arm.live_setting else ())
+        },
         "drift": against(merged, merged_cells(cells, arm.name, "drift", method)),
         f"{other}_method": against(merged, merged_cells(cells, arm.name, "main", other)),
         "flags": sorted({flag for cell in merged for flag in cell.flags}),

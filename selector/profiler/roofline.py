@@ -11,10 +11,11 @@ wrong, and refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from selector.errors import InputError
-from selector.files.profile import Arm, Profile, Target
+from selector.files.profile import Arm, Profile, StepCell, Target
 from selector.profiler.modelsize import ModelSize
 
 _BYTES_PER_PARAMETER = 2.0
@@ -81,18 +82,23 @@ def refuse_impossible(ceiling: Ceiling, profile: Profile) -> None:
     """Raises `InputError` for a step or a prefill of `profile` that is faster than the roofline, or cheaper than idling
     as long."""
     for name, arm in profile.arms.items():
-        for cell in arm.cells:
-            place = f"cells.jsonl: {name} batch {cell.batch} context {cell.context_tokens:g}"
-            floor_ms = ceiling.step_floor_ms(cell.batch, cell.context_tokens, least_verified(arm))
-            _refuse_below(f"{place}: step_ms", cell.step_ms, floor_ms, "ms that the roofline allows")
-            _refuse_below(
-                f"{place}: step_j", cell.step_j, profile.idle.bare_w * cell.step_ms / 1e3, "J that an idle board takes"
-            )
+        _refuse_steps(name, arm.cells, least_verified(arm), ceiling, profile.idle.bare_w)
+        for other in arm.other_settings:
+            # How much is verified at other settings is the engine's affair: a token a request at least.
+            _refuse_steps(f"{name}@{other.value:g}", other.cells, 1, ceiling, profile.idle.bare_w)
     for point in (*profile.prefill, *(point for arm in profile.arms.values() for point in arm.prefill or ())):
         place = f"cells.jsonl: prefill of {point.prompt_tokens} tokens"
         _refuse_below(
             f"{place}: ms", point.ms, ceiling.prefill_floor_ms(point.prompt_tokens), "ms that the roofline allows"
         )
+
+
+def _refuse_steps(name: str, cells: Iterable[StepCell], verified: int, ceiling: Ceiling, idle_w: float) -> None:
+    for cell in cells:
+        place = f"cells.jsonl: {name} batch {cell.batch} context {cell.context_tokens:g}"
+        floor_ms = ceiling.step_floor_ms(cell.batch, cell.context_tokens, verified)
+        _refuse_below(f"{place}: step_ms", cell.step_ms, floor_ms, "ms that the roofline allows")
+        _refuse_below(f"{place}: step_j", cell.step_j, idle_w * cell.step_ms / 1e3, "J that an idle board takes")
 
 
 def _refuse_below(where: str, measured: float, least: float, of: str) -> None:

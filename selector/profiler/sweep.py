@@ -22,7 +22,7 @@ from typing import Protocol
 from selector.errors import MeterError, UpstreamError
 from selector.profiler.cells import Cell, FailedStep, Origin, append_cell, mend, read_cells
 from selector.profiler.client import random_prompts
-from selector.profiler.config import SweepConfig
+from selector.profiler.config import SweepArm, SweepConfig
 from selector.profiler.measure import Bench, Served, describe, measure
 from selector.profiler.plan import AcceptanceStep, Launch, Pace, Step, left_to_do, plan
 from selector.profiler.server import RunningServer
@@ -131,11 +131,20 @@ class Sweep:
                 await self._warm_up(server)
                 self._allow_present(server)
                 origin = self._origin(server, label, await server.client.engine())
-                for step in launch.steps:
-                    await self._try(step, Served(server=server, arm=launch.arm), origin)
+                try:
+                    for step in launch.steps:
+                        await self._try(step, Served(server=server, arm=launch.arm), origin)
+                finally:
+                    await self._restore(server, launch.arm)
         except UpstreamError as failed:
             self._fail(f"server of {launch.arm.name}", str(failed), origin)
             self._forget(launch)
+
+    async def _restore(self, server: RunningServer, arm: SweepArm) -> None:
+        """Gives a server that was running before what it had."""
+        if arm.live_setting is not None and self._config.running(arm) is not None:
+            with suppress(UpstreamError):  # it is gone
+                await server.client.set_internal_state(arm.live_setting.name, arm.live_setting.launched)
 
     async def _try(self, step: Step, on: Served | None, origin: Origin) -> None:
         """One step; a reading that cannot be used is recorded, a server that no longer answers ends the launch."""

@@ -11,7 +11,7 @@ One call per event of a request, none per chunk. Corrections become due here and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from selector.core.acceptance import AcceptanceModel
@@ -103,13 +103,27 @@ class Books:
         *,
         fallback: bool,
         correction: Correction,
+        acceptance_arm: str | None = None,
     ) -> None:
         """A policy decided, and the request goes there if it named a backend."""
-        self.records.decided(view, rids, decision, arm, now_s, fallback=fallback, correction=correction)
+        self.records.decided(
+            view,
+            rids,
+            decision,
+            arm,
+            now_s,
+            fallback=fallback,
+            correction=correction,
+            acceptance_arm=acceptance_arm,
+        )
         if decision.backend is not None:
             prefill_j = self._work.started(decision.backend, view, now_s)
             if self._share is not None:
                 self._share.started(view.request_id, decision.backend, prefill_j, now_s)
+
+    def settings_changed(self, backend: str, settings: Mapping[str, float], now_s: float) -> None:
+        """Live settings came into force on a backend: the profile says something else of its steps."""
+        self._work.settings_changed(backend, settings, now_s)
 
     def retracted(self, view: RequestView, backend: str, why: str, now_s: float) -> None:
         """The request was taken back from a backend."""

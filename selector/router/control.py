@@ -109,6 +109,8 @@ def router_summary(state: RouterState) -> dict[str, Any]:
                 "kv_tokens": view.kv_tokens,
                 "polled_age_s": _age_s(controller.tracker.polled_s(view.name), now_s),
                 "groups": view.groups,
+                "settings": view.settings,
+                "settings_fixed": view.settings_fixed,
             }
             for view, watched in _backends(state)
         ],

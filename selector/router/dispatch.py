@@ -82,6 +82,8 @@ class Dispatcher:
         self._clock = clock
         self._log = log
         self._adaptive_arms = frozenset(adaptive_arms)
+        self.settings_due: Callable[[str, Mapping[str, float], str], None] | None = None
+        """Called with a backend, the live settings to ask it for, and why; whoever sets it reports the answer."""
         self._largest_context = max(spec.max_context_tokens for spec in controller.context.backends)
 
     def now_s(self) -> float:
@@ -142,8 +144,36 @@ class Dispatcher:
 
     def health_changed(self, backend: str, *, available: bool, reason: str | None) -> None:
         """A backend became available or not."""
-        self._health(backend, available, reason, self._clock())
+        now_s = self._clock()
+        self._health(backend, available, reason, now_s)
         self._metrics.availability_changed(backend, available)
+        if available and (launched := self.controller.started_again(backend, now_s)) is not None:
+            self.books.settings_changed(backend, launched, now_s)
+            self._log_settings(backend, launched, "in force", "as launched: it may have been restarted", now_s)
+
+    def settings_changed(self, backend: str, settings: Mapping[str, float], why: str) -> None:
+        """A server took live settings: costs and accept lengths are theirs from now on."""
+        now_s = self._clock()
+        self.controller.settings_changed(backend, settings, now_s)
+        self.books.settings_changed(backend, settings, now_s)
+        self._log_settings(backend, settings, "in force", why, now_s)
+
+    def settings_refused(self, backend: str, settings: Mapping[str, float], why: str) -> None:
+        """A server does not change its live settings: they are fixed from now on."""
+        now_s = self._clock()
+        self.controller.settings_refused(backend, now_s)
+        self._log_settings(backend, settings, "refused", why, now_s)
+
+    def settings_failed(self, backend: str, settings: Mapping[str, float], why: str) -> None:
+        """There was no answer: nothing is known to have changed."""
+        self.controller.settings.failed(backend)
+        self._log_settings(backend, settings, "failed", why, self._clock())
+
+    def _log_settings(self, backend: str, settings: Mapping[str, float], result: str, why: str, now_s: float) -> None:
+        fields = {"t_s": now_s, "backend": backend, "settings": settings, "result": result, "why": why}
+        self._write("settings", fields)
+        self._metrics.settings_asked_for(backend, result)
+        self.recent.append({"event": "settings", **fields})
 
     def corrected(self, backend: str, correction: Correction) -> None:
         """The step costs of a backend are its profile's times these factors from now on, as policies see them."""
@@ -174,6 +204,7 @@ class Dispatcher:
             fallback = self.controller.policy_failures > failures
             self._log_decision(view, decision, now_s, fallback=fallback)
         self._keep_account(request, view, decision, now_s, fallback=fallback)
+        self._ask_for_settings(decision, now_s)
         if decision.backend is None:
             raise RefusedRequest(503, f"the policy refused the request: {decision.reason}", headers=[RETRY_SOON])
         arm = self.controller.context.spec(decision.backend).arm
@@ -189,6 +220,13 @@ class Dispatcher:
             self._take_back(flight, "failed this request before", now_s)
             raise self._no_backend(tried)
         return flight
+
+    def _ask_for_settings(self, decision: Decision, now_s: float) -> None:
+        backend, wanted = decision.backend, decision.settings
+        if not wanted or backend is None or self.settings_due is None:
+            return
+        if self.controller.settings.due(backend, wanted, now_s):
+            self.settings_due(backend, wanted, decision.reason)
 
     def _take_back(self, flight: Flight, why: str, now_s: float) -> None:
         self.controller.retract(flight.request.id, now_s)
@@ -279,11 +317,21 @@ class Dispatcher:
     def _keep_account(
         self, request: ClientRequest, view: RequestView, decision: Decision, now_s: float, *, fallback: bool
     ) -> None:
-        arm, correction = None, NO_CORRECTION
+        arm, acceptance_arm, correction = None, None, NO_CORRECTION
         if decision.backend is not None:
-            arm = self.controller.context.spec(decision.backend).arm
+            spec = self.controller.context.spec(decision.backend)
+            arm, acceptance_arm = spec.arm, spec.acceptance_arm(self.controller.tracker.settings(spec.name))
             correction = self.books.corrections.in_force(decision.backend)
-        self.books.decided(view, request.rids, decision, arm, now_s, fallback=fallback, correction=correction)
+        self.books.decided(
+            view,
+            request.rids,
+            decision,
+            arm,
+            now_s,
+            fallback=fallback,
+            correction=correction,
+            acceptance_arm=acceptance_arm,
+        )
 
     def _outcome(self, flight: Flight, view: RequestView, finish: Finish, now_s: float) -> Outcome:
         seen = flight.observer

@@ -28,14 +28,14 @@ def explanation(record: Record, acceptance: AcceptanceModel, tbt_quantile: float
         },
         "decisions": [_attempt(attempt) for attempt in record.attempts],
         "acceptance": None
-        if last.arm is None
+        if last.acceptance_arm is None
         else {
-            "arm": last.arm,
+            "arm": last.acceptance_arm,
             "text_type": view.text_type,
             "expected": last.accept_length,
             "samples": last.acceptance_samples,
-            "expected_now": acceptance.of_request(last.arm, view, 0.5)[0],
-            "samples_now": acceptance.samples_behind(last.arm, view),
+            "expected_now": acceptance.of_request(last.acceptance_arm, view, 0.5)[0],
+            "samples_now": acceptance.samples_behind(last.acceptance_arm, view),
         },
         "predicted": predicted(last, tbt_quantile),
         "came": None if record.outcome is None else came(record, record.outcome),

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from selector.core.policy import BackendSpec
+from selector.files.arm import VERIFY_BUDGET
 from selector.files.profile import NO_DRAFTER, Arm, Profile
 
 ServerInfo = Mapping[str, object]
 
 _SAME_ALGORITHM = {"NEXTN": "EAGLE"}
 """Names that SGLang replaces by another when it starts."""
+_COST_TABLE = "speculative_dspark_sps_table_path"
 _NAME_FIELDS = ("served_model_name", "model_path")
 
 
@@ -58,7 +60,8 @@ def arm_mismatches(info: ServerInfo, arm: Arm) -> tuple[Mismatch, ...]:
 
 
 def deployment_mismatches(info: ServerInfo, spec: BackendSpec, profile: Profile) -> tuple[Mismatch, ...]:
-    """Differences of the same arm: model name, limits below the fleet file's, tensor parallel size, release."""
+    """Differences of the same arm: model name, limits below the fleet file's, tensor parallel size, release, or
+    verify budgets that it would take and ignore."""
     found = []
     names = {str(info[key]).rstrip("/").rpartition("/")[2] for key in _NAME_FIELDS if info.get(key) is not None}
     if names and profile.target.name.lower() not in {name.lower() for name in names}:
@@ -74,6 +77,10 @@ def deployment_mismatches(info: ServerInfo, spec: BackendSpec, profile: Profile)
             found.append(Mismatch(field=field, expected=f"at least {least}", found=value))
     if isinstance(info.get("tp_size"), int) and info["tp_size"] != profile.gpu.count:
         found.append(Mismatch(field="tp_size", expected=profile.gpu.count, found=info["tp_size"]))
+    knob = profile.arm(spec.arm).live_setting
+    if knob is not None and knob.name == VERIFY_BUDGET and info.get(_COST_TABLE, "") is None:
+        expected = "a cost table, without which verify budgets are ignored"
+        found.append(Mismatch(field=_COST_TABLE, expected=expected, found=None))
     release = profiled_release(profile)
     if release and info.get("version") is not None and info["version"] != release:
         found.append(Mismatch(field="version", expected=f"{release}, as profiled", found=info["version"]))

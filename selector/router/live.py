@@ -126,6 +126,8 @@ def _backend(
         "name": view.name,
         "arm": view.arm,
         "gpus": view.gpus,
+        "settings": dict(view.settings),
+        "settings_fixed": view.settings_fixed,
         "state": watched.health.state,
         "reason": watched.health.reason,
         "batch": view.batch,

@@ -51,6 +51,11 @@ class RouterMetrics:
         self._state_changes = self._counter(
             "backend_state_changes", "Times a backend became available or not.", ["backend", "available"]
         )
+        self._settings = self._counter(
+            "settings_changes",
+            "Asked for live settings: in force, refused, failed.",
+            ["backend", "result"],
+        )
         drawn = ["backend", "arm", "text_type"]
         self._request_joules = self._counter("request_energy_joules", "Board energy of requests, shared out.", drawn)
         self._modelled_joules = self._counter("modelled_energy_joules", "Of the same, by the profile.", drawn)
@@ -97,6 +102,10 @@ class RouterMetrics:
     def availability_changed(self, backend: str, available: bool) -> None:
         """A backend gets requests from now on, or none."""
         self._of(self._state_changes, backend, "true" if available else "false").inc()
+
+    def settings_asked_for(self, backend: str, result: str) -> None:
+        """A backend was asked for live settings, or started with them."""
+        self._of(self._settings, backend, result).inc()
 
     def tbt_predicted(self, arm: str, ratio: float) -> None:
         """A request whose TBT was predicted ended at `ratio` times that."""

@@ -44,6 +44,13 @@ def _read_backends(state: RouterState) -> None:
         metrics.read_gauge("in_flight_requests", "Requests on a backend.", in_flight, **labels)
         metrics.read_gauge("foreign_requests", "Requests on a backend that others sent.", foreign, **labels)
         metrics.read_gauge("backend_available", "Whether a backend gets requests.", available, **labels)
+        for setting in state.dispatcher.controller.context.spec(name).settings[:1]:
+            for knob in setting.values:
+
+                def in_force(name: str = name, knob: str = knob) -> float:
+                    return tracker.settings(name)[knob]
+
+                metrics.read_gauge("live_setting", "A live setting in force.", in_force, **labels, setting=knob)
         for wanted in State:
 
             def is_so(name: str = name, wanted: State = wanted) -> float:

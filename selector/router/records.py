@@ -30,6 +30,8 @@ class Attempt:
     """How many there were."""
     arm: str | None
     fallback: bool
+    acceptance_arm: str | None = None
+    """The arm as the acceptance model knows it at the live settings in force then."""
     accept_length: float | None = None
     """What was expected on the chosen arm, on the mean."""
     acceptance_samples: float = 0.0
@@ -89,8 +91,10 @@ class Records:
         *,
         fallback: bool,
         correction: Correction = NO_CORRECTION,
+        acceptance_arm: str | None = None,
     ) -> None:
-        """A policy decided; again, if the request was retracted."""
+        """A policy decided; again, if the request was retracted. `acceptance_arm` is the arm unless given."""
+        acceptance_arm = acceptance_arm or arm
         record = self._records.get(view.request_id)
         if record is None:
             record = self._remember(view, rids)
@@ -100,11 +104,12 @@ class Records:
             candidates=len(decision.candidates),
             arm=arm,
             fallback=fallback,
+            acceptance_arm=acceptance_arm,
             correction=correction,
         )
-        if arm is not None:
-            attempt.accept_length, _ = self._acceptance.of_request(arm, view, 0.5)
-            attempt.acceptance_samples = self._acceptance.samples_behind(arm, view)
+        if acceptance_arm is not None:
+            attempt.accept_length, _ = self._acceptance.of_request(acceptance_arm, view, 0.5)
+            attempt.acceptance_samples = self._acceptance.samples_behind(acceptance_arm, view)
         record.attempts.append(attempt)
 
     def retracted(self, request_id: str, why: str) -> None:

@@ -37,6 +37,7 @@ from selector.router.control import control_app
 from selector.router.corrections import correct_regularly
 from selector.router.dispatch import Dispatcher
 from selector.router.front import Front
+from selector.router.livesettings import SettingsKeeper
 from selector.router.meters import Meters
 from selector.router.metrics import RouterMetrics
 from selector.router.readings import read_by_metrics
@@ -199,6 +200,9 @@ class RunningRouter:
         self._relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s, self._tracing(stack))
         admission = Admission(self.state, max_body_bytes=options.max_body_bytes)
         app = RouterApp(admission, self._relay, control_app(self.state))
+        keeper = SettingsKeeper(upstreams, dispatcher)
+        stack.push_async_callback(keeper.restore)
+        stack.push_async_callback(_cancelled, asyncio.create_task(keeper.run()))
         await watch.first_look()
         stack.push_async_callback(_cancelled, asyncio.create_task(watch.run()))
         if meters is not None:

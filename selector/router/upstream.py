@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import ssl
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -117,6 +118,35 @@ class Upstream:
             ):
                 await response.read()
 
+    async def set_internal_state(self, values: Mapping[str, float]) -> bool:
+        """Asks the server to change what can be changed while it serves; whether it did.
+
+        Releases answer a verdict for each data-parallel rank: `[true]`, or `{"updated": true}`. Raises `UpstreamError`
+        when there is no answer that says.
+        """
+        path = "/set_internal_state"
+        try:
+            async with (
+                asyncio.timeout(self._poll_timeout_s),
+                self._session.post(
+                    self.url + path,
+                    data=orjson.dumps({"server_args": dict(values)}),
+                    headers=self._own_headers("application/json"),
+                    allow_redirects=False,
+                ) as response,
+            ):
+                status, body = response.status, await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as failed:
+            raise UpstreamError(f"{path}: {_in_words(failed)}") from failed
+        if 400 <= status < 500:
+            return False
+        if status != 200:
+            raise UpstreamError(f"{path} answered {status}")
+        try:
+            return changed_everywhere(orjson.loads(body))
+        except orjson.JSONDecodeError:
+            raise UpstreamError(f"{path} answered no JSON") from None
+
     async def require_ready(self) -> None:
         """Raises `UpstreamError` unless the server says that it is ready; releases without `/ready` answer 404."""
         status, _ = await self._get("/ready")
@@ -149,6 +179,14 @@ class Upstream:
     def _own_headers(self, content_type: str | None = None) -> dict[str, str]:
         headers = {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
         return headers if content_type is None else {**headers, "content-type": content_type}
+
+
+def changed_everywhere(answer: object) -> bool:
+    """Whether an answer of `/set_internal_state` says that every rank changed."""
+    verdicts = answer if isinstance(answer, list) else [answer]
+    return bool(verdicts) and all(
+        verdict.get("updated") is True if isinstance(verdict, dict) else verdict is True for verdict in verdicts
+    )
 
 
 def _in_words(failed: BaseException) -> str:

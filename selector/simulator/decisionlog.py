@@ -41,6 +41,12 @@ class LoggedController(Controller):
         self._write(encoded("decision", fields))
         return decision
 
+    def settings_changed(self, backend: str, settings: Mapping[str, float], now_s: float) -> None:
+        """Live settings came into force, which is written down."""
+        fields = {"t_s": now_s, "backend": backend, "settings": settings, "result": "in force", "why": "a decision"}
+        self._write(encoded("settings", fields))
+        super().settings_changed(backend, settings, now_s)
+
     def end(self, outcome: Outcome, now_s: float) -> bool:
         """Takes note of an end, and writes it down."""
         self._write(encoded("end", {"t_s": now_s, "outcome": outcome}))

@@ -149,6 +149,12 @@ class Decoding:
 
     # ---- what steps cost
 
+    def follow(self, cost: StepCost) -> None:
+        """Steps cost that from now on. None may be under way."""
+        self._cost = cost
+        self._lines_of = {}
+        self._pieces = []
+
     def take_turns(self, busy_servers: int, elapsed_ms: float) -> None:
         """That many servers share the GPU from now on, `elapsed_ms` after the step under way began."""
         slowdown, energy_frac = turns_slowdown(busy_servers), turns_energy(busy_servers)

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -37,26 +39,35 @@ _ALL_SURVIVE = 1e15
 class Passes:
     """The verify passes of one request after its first token."""
 
-    __slots__ = ("_cumulative", "_deviates", "_most_drafts", "_scale", "_tokens", "count", "surplus")
+    __slots__ = ("_cumulative", "_deviates", "_done", "_most_drafts", "_scale", "_tokens", "count", "surplus")
 
-    def __init__(self, deviates: list[float], scale: float, most_drafts: int, tokens: int) -> None:
-        """Exp(1) `deviates`, one per pass: floor(e · scale) drafts survive, at most `most_drafts`."""
+    def __init__(
+        self, deviates: list[float], scale: float, most_drafts: int, tokens: int, done: Sequence[int] = ()
+    ) -> None:
+        """Exp(1) `deviates`, one per pass: floor(e · scale) drafts survive, at most `most_drafts`.
+
+        Passes that are `done` already gave so many tokens each, whatever scale they had.
+        """
         self._deviates = deviates
+        self._done = done
         self._scale = scale
         self._most_drafts = most_drafts
         self._tokens = tokens
         self._cumulative: list[int] | None = None
-        self.count, delivered = _passes_for(tokens, deviates, scale, most_drafts)
+        before = sum(done)
+        passes, delivered = _passes_for(tokens - before, deviates, scale, most_drafts)
+        self.count = len(done) + passes
         """How many it takes to deliver all tokens."""
-        self.surplus = delivered - tokens
+        self.surplus = before + delivered - tokens
         """What the last pass accepted beyond the end: not delivered, yet reported by SGLang among accepted drafts."""
 
     @property
     def cumulative(self) -> list[int]:
         """Tokens delivered after each pass; worked out when first asked for."""
         if self._cumulative is None:
-            delivered, self._cumulative = 0, []
-            for deviate in self._deviates[: self.count]:
+            self._cumulative = list(accumulate(self._done))
+            delivered = sum(self._done)
+            for deviate in self._deviates[: self.count - len(self._done)]:
                 delivered += 1 + min(int(deviate * self._scale), self._most_drafts)
                 self._cumulative.append(delivered)
             self._cumulative[-1] = self._tokens
@@ -88,10 +99,20 @@ class AcceptDraws:
         self._blocks: dict[int, tuple[list[float], npt.NDArray[np.float64]]] = {}
 
     def passes(
-        self, draw_key: int, *, tokens: int, accept_length: float, spread: float, verify_tokens: int
+        self,
+        draw_key: int,
+        *,
+        tokens: int,
+        accept_length: float,
+        spread: float,
+        verify_tokens: int,
+        done: Sequence[int] = (),
     ) -> Passes | None:
-        """The passes of a request that delivers `tokens`, at least 1, after its first; `None` if each gives one."""
-        if verify_tokens == 1 or accept_length <= 1.0:
+        """The passes of a request that delivers `tokens`, at least 1, after its first; `None` if each gives one.
+
+        `done` are the tokens of the passes that it has behind it, where its accept length changes in the middle.
+        """
+        if verify_tokens == 1 or (accept_length <= 1.0 and max(done, default=1) == 1):
             return None
         normal, rows = self._block(draw_key // _BLOCK_KEYS)
         place = draw_key % _BLOCK_KEYS
@@ -99,19 +120,19 @@ class AcceptDraws:
         own = accept_length / max(1.0 + spread * z, 1e-6)
         own = min(max(own, 1.0), float(verify_tokens))
         survival = _survival(own, verify_tokens)
-        if survival <= 0.0:
+        if survival <= 0.0 and not done:
             return None
         # P(at least k leading drafts survive) = p^k, so their number is floor(e / −ln p) with e ~ Exp(1).
-        scale = -1.0 / math.log(survival) if survival < 1.0 else _ALL_SURVIVE
+        scale = _ALL_SURVIVE if survival >= 1.0 else -1.0 / math.log(survival) if survival > 0.0 else 0.0
         most_drafts, row, expected = verify_tokens - 1, rows[place], tokens / own
         likely = row[: int(expected + 3.0 * math.sqrt(expected)) + 8].tolist()
-        passes = Passes(likely, scale, most_drafts, tokens)
+        passes = Passes(likely[len(done) :], scale, most_drafts, tokens, done)
         if passes.surplus < 0:
             deviates = row.tolist()
             if tokens > len(deviates):  # a pass delivers a token at least
                 stream = self._stream(draw_key, _OWN_STREAM)
                 deviates += stream.standard_exponential(tokens - len(deviates)).tolist()
-            passes = Passes(deviates, scale, most_drafts, tokens)
+            passes = Passes(deviates[len(done) :], scale, most_drafts, tokens, done)
         return passes
 
     def _block(self, number: int) -> tuple[list[float], npt.NDArray[np.float64]]:

@@ -41,7 +41,10 @@ __all__ = ["Fate", "RequestRecord", "Run", "SimulatedRequest", "Simulation", "Wi
 
 
 Truth = Callable[[str, SimulatedRequest, float], AcceptancePrior | None]
-"""What a backend of that name accepts of a request that comes at a time in seconds; `None` for nothing."""
+"""What a backend of that name accepts of a request that comes at a time in seconds; `None` for nothing.
+
+At other live settings than it was launched with, its name is the one that `ArmSetting.named` makes of it.
+"""
 
 
 class Simulation:
@@ -87,6 +90,8 @@ class Simulation:
             )
             for spec in self._specs
         ]
+        self._named = [spec.name for spec in self._specs]
+        """The backends as the truth knows them at the live settings in force."""
         self._index = {spec.name: index for index, spec in enumerate(self._specs)}
         self._boards = Boards(self._specs, recorder)
         self._working = [False] * len(self._servers)
@@ -221,15 +226,31 @@ class Simulation:
             accept_spread=0.0,
             arrived_s=now_s,
         )
-        truth = self._truth(spec.name, request, now_s)
-        if truth is not None:
-            job.accept_length, job.accept_spread = truth.mean, truth.request_spread
+        if decision.settings and self._controller.settings.due(spec.name, decision.settings, now_s):
+            self._change_setting(index, decision.settings, now_s)
+        job.accept_length, job.accept_spread = self._accepts(index, request, now_s)
         if trace.prefix_hashes or self._session_prefixes:
             job.prefix_ids, job.prefix_block_tokens = prompt_blocks(trace, by_session=self._session_prefixes)
         server = self._servers[index]
         server.advance(now_s)
         server.enqueue(job, now_s)
         self._settle(index)
+
+    def _change_setting(self, index: int, settings: Mapping[str, float], now_s: float) -> None:
+        """A simulated server does at once what it is asked for: its next step is at the new setting."""
+        spec, server = self._specs[index], self._servers[index]
+        setting = spec.setting(settings)
+        assert setting is not None
+        self._named[index] = setting.named(spec.name)
+        server.advance(now_s)
+        server.change_setting(
+            setting.step, lambda job: self._accepts(index, self._in_flight[str(job.key)].request, now_s), now_s
+        )
+        self._controller.settings_changed(spec.name, settings, now_s)
+
+    def _accepts(self, index: int, request: SimulatedRequest, now_s: float) -> tuple[float, float]:
+        truth = self._truth(self._named[index], request, now_s)
+        return (1.0, 0.0) if truth is None else (truth.mean, truth.request_spread)
 
     def _settle(self, index: int) -> None:
         """Takes what a server has to tell after it advanced, and schedules its next event."""

@@ -68,6 +68,12 @@ class Job:
             return 1
         return 1 + (taken if self._passes is None else self._passes.cumulative[taken - 1])
 
+    def tokens_by_pass(self, passes: int) -> list[int]:
+        """What each of its first `passes` passes delivered."""
+        if self._passes is None:
+            return [1] * passes
+        return [after - before for before, after in pairwise((0, *self._passes.cumulative[:passes]))]
+
     def passes_by_accepted_drafts(self) -> list[int]:
         """Verify passes that accepted 0, 1, 2 … drafts, up to the most that one accepted; once it left the batch.
 
@@ -75,8 +81,7 @@ class Job:
         """
         if self._passes is None:
             return [self.verify_passes] if self.verify_passes else []
-        cumulative = self._passes.cumulative[: self.verify_passes]
-        tokens = [after - before for before, after in pairwise((0, *cumulative))]
+        tokens = self.tokens_by_pass(self.verify_passes)
         if len(tokens) == self._passes.count:
             tokens[-1] += self._passes.surplus
         counts = Counter(tokens)

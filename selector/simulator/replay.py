@@ -23,6 +23,7 @@ from selector.files.decision_log import (
     PollEvent,
     RestoredEvent,
     RetractEvent,
+    SettingsEvent,
     StartEvent,
 )
 
@@ -54,6 +55,12 @@ def replay(events: Iterable[LogEvent], controller: Controller) -> Iterator[tuple
                 controller.restored(event.state)
             case HeardEvent():
                 controller.heard(event.others)
+            case SettingsEvent(result="in force"):
+                controller.settings_changed(event.backend, event.settings, event.t_s)
+            case SettingsEvent(result="refused"):
+                controller.settings_refused(event.backend, event.t_s)
+            case SettingsEvent():
+                pass  # nothing changed
             case CorrectionEvent():
                 controller.corrected(event.backend, event.correction)
             case EnergyEvent():

@@ -12,17 +12,18 @@ per request does not depend on how long its answer is. Whatever arrives during a
 
 The same class serves the simulator, which jumps from event to event, and the emulator, which goes step by step on a
 real clock. It draws the accept lengths of a request when its first token is there; nothing outside sees them early.
+Where a live setting changes, it draws what is left of each request anew.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from selector.core.contention import turns_energy, turns_slowdown
-from selector.core.cost import ArmCost
+from selector.core.cost import ArmCost, StepCost
 from selector.simulator.decoding import Decoding
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.job import Job, Totals
@@ -65,6 +66,10 @@ class _Prefill:
         return self.todo_frac - done_frac, self.spent_j + done_frac * self.energy_j
 
 
+Accepts = Callable[[Job], tuple[float, float]]
+"""(accept length, its relative spread between requests) of the text type of a request."""
+
+
 class ServerModel:
     """One server. Times are seconds of the caller's clock and must not run backwards."""
 
@@ -101,6 +106,8 @@ class ServerModel:
             self._decoding.parts = []
         self._jobs = self._decoding.jobs
         self._kv = KvCache(max_kv_tokens, self._decoding, cost.verify_tokens)
+        self._change: tuple[StepCost, Accepts] | None = None
+        """What holds from the next step on."""
         self._turns = 1
         self._slowdown = self._energy_frac = 1.0
 
@@ -170,6 +177,8 @@ class ServerModel:
             self._kv.release(job)
             self._decoding.leave(job)
             job._gone = True
+            if not self._jobs:
+                self._make_change()
             if self._waiting and not self.busy:
                 # It was the last one, and what waits was waiting for its part of the KV cache.
                 self.now_s = max(self.now_s, at_s)
@@ -187,6 +196,30 @@ class ServerModel:
                     chunk_job._gone = True
                     return True
         return False
+
+    def change_setting(self, step: StepCost, accepts: Accepts, at_s: float) -> None:
+        """From the next step after `at_s` on, to which it was advanced, a live setting is another.
+
+        Steps then cost `step`, and every request here has the accept length that `accepts` gives.
+        """
+        self._change = step, accepts
+        if not self._jobs or self._prefill is not None or at_s <= self.now_s:
+            self._make_change()
+
+    def _make_change(self) -> None:
+        if self._change is None:
+            return
+        (step, accepts), self._change = self._change, None
+        prefilling = [] if self._prefill is None else [job for job, _ in self._prefill.chunks]
+        for job in (*prefilling, *self._waiting, *self._jobs.values()):
+            job.accept_length, job.accept_spread = accepts(job)
+        for job in list(self._jobs.values()):
+            delivered = job.delivered(self.step)
+            self._decoding.leave(job)
+            self._draw(job, job.tokens_by_pass(job._steps_before))
+            job._joined_tokens = delivered
+            self._decoding.join(job)
+        self._decoding.follow(step)
 
     def take_turns(self, busy_servers: int, at_s: float) -> None:
         """From `at_s` on, to which it was advanced, so many servers work on its GPU, itself included."""
@@ -220,6 +253,8 @@ class ServerModel:
         if not self._jobs:
             return None
         decoding = self._decoding
+        if self._change is not None:
+            return self.now_s + decoding.step_cost()[0] / 1e3
         after = self._admission_after() if self._waiting else -1
         if after > 0:
             return self.now_s + decoding.time_of(self._kv.room, after) / 1e3
@@ -373,7 +408,7 @@ class ServerModel:
         self._kv.prefilling_tokens -= job._prefilled
         self._decoding.join(job)
 
-    def _draw(self, job: Job) -> None:
+    def _draw(self, job: Job, done: Sequence[int] = ()) -> None:
         tokens = job.output_tokens - 1
         job._passes = passes = self._draws.passes(
             job.draw_key,
@@ -381,6 +416,7 @@ class ServerModel:
             accept_length=job.accept_length,
             spread=job.accept_spread,
             verify_tokens=self.cost.verify_tokens,
+            done=done,
         )
         job._steps_needed = tokens if passes is None else passes.count
 
@@ -392,7 +428,9 @@ class ServerModel:
         plan_ms = decoding.plan(self._kv.room)
         available_ms = (until_s - self.now_s) * 1e3 + _ROUNDING_MS
         after = self._admission_after() if self._waiting else -1
-        if after >= 0:
+        if self._change is not None:
+            took_ms = decoding.run(available_ms, 1)
+        elif after >= 0:
             took_ms = decoding.run(available_ms, max(1, after))
         elif plan_ms <= available_ms:
             # Not by comparing again what each piece takes: sums round.
@@ -408,6 +446,7 @@ class ServerModel:
             self._kv.release(job)
             decoding.leave(job)
             self._finish(job)
+        self._make_change()
         while len(self._jobs) > 1 and self._kv.room < 0:
             self._retract()
         return True

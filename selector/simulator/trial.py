@@ -142,9 +142,13 @@ def _params(loaded: LoadedFleet, name: str) -> Mapping[str, Any]:
 
 
 def true_acceptance(loaded: LoadedFleet) -> dict[tuple[str, str], AcceptancePrior]:
-    """What the simulated servers accept, per (backend, text type): the profile's acceptance taken as the truth."""
+    """What the simulated servers accept, per (backend, text type): the profile's acceptance taken as the truth.
+
+    At every live setting, under the name that the backend then has (`ArmSetting.named`).
+    """
     return {
-        (backend.name, text_type): AcceptancePrior(mean=known.mean, request_spread=known.request_spread)
+        (at_setting, text_type): AcceptancePrior(mean=known.mean, request_spread=known.request_spread)
         for backend in loaded.fleet.backends
-        for text_type, known in loaded.profiles[backend.profile].arm(backend.arm).acceptance.items()
+        for at_setting, acceptance in loaded.profiles[backend.profile].acceptances(backend.arm, named=backend.name)
+        for text_type, known in acceptance.items()
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from selector.errors import UsageError
 from selector.files.fleet import LoadedFleet
 from selector.simulator.oracle.bound import OracleBound, oracle
 from selector.simulator.report import PolicyResult, TargetChoice
@@ -35,6 +36,10 @@ def compare_with_oracle(
 ) -> list[Compared]:
     """`results` of policies on `requests`, in order; `done` is called after each."""
     context = loaded.policy_context(seed)
+    for spec in context.backends:
+        if spec.settings:
+            problem = f"cannot bound {spec.name}: {spec.arm} has live settings"
+            raise UsageError("--oracle", problem, "leave it out, or let the backend run an arm without")
     bounds: dict[float | None, OracleBound] = {}
     compared = []
     for result in results:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from selector.files.policy import load_policy_file
+from selector.router.running import RunningRouter
+from tests import livearms
 from tests.integration.router.fake_meter import FakeMeter
 from tests.integration.router.fake_upstream import EAGLE3_K3, FakeUpstream, broken, streaming
 from tests.integration.router.harness import CHAT, chat_stream, routed, sglext
@@ -59,8 +63,31 @@ async def scraped(tmp_path: Path) -> dict[str, set[str]]:
         meter.draw("host0:0", 100.0, 1.0)
         meter.draw("host0:1", 100.0, 1.0)
         await meter.read_afresh()
-        async with request(router.url, "/metrics", method="GET") as answer:
-            text = (await answer.body()).decode()
+        text = await metrics(router)
+    async with (
+        FakeUpstream(livearms.DSPARK_INFO, script=streaming(*sent)) as live,
+        RunningRouter(
+            livearms.fleet(urls=(live.url,)), load_policy_file("min_energy"), load_policy_file("least_loaded"), port=0
+        ) as router,
+    ):
+        async with request(router.url, body={**CHAT, "stream": True}) as answer:
+            await answer.body()
+        async with asyncio.timeout(20):
+            while "settings_changes_total{" not in (more := await metrics(router)):
+                pass
+    labels = labels_of(more)
+    for name, names in labels_of(text).items():
+        labels.setdefault(name, set()).update(names)
+    return labels
+
+
+async def metrics(router: RunningRouter) -> str:
+    async with request(router.url, "/metrics", method="GET") as answer:
+        return (await answer.body()).decode()
+
+
+def labels_of(text: str) -> dict[str, set[str]]:
+    """Label names by metric."""
     labels: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         labels.setdefault(family.name, set())

@@ -16,6 +16,7 @@ from selector.core.acceptance import (
     step_variance,
     survival_rate_of,
 )
+from selector.core.survival import budgeted_accept_length
 from selector.core.types import TEXT_TYPES, UNKNOWN_TEXT_TYPE
 from selector.errors import DomainError
 from tests.fleets import request_view
@@ -239,3 +240,14 @@ def test_the_snapshot_lists_every_arm_and_text_type() -> None:
     snapshot = model().snapshot()
     assert set(snapshot) == set(WIDTHS)
     assert snapshot["dspark-8"] == dict.fromkeys(TEXT_TYPES, 3.0) | {"romansh": 1.5}
+
+
+def test_a_verify_budget_accepts_the_first_drafts_of_a_step() -> None:
+    assert budgeted_accept_length(4.0, 8, 1.0) == pytest.approx(4.0)
+    rate = survival_rate_of(4.0, 8)
+    assert budgeted_accept_length(4.0, 8, 3 / 7) == pytest.approx(accept_length_of(rate, 4))
+    assert budgeted_accept_length(4.0, 8, 0.25) == pytest.approx(1.0 + rate + 0.75 * rate**2)
+    assert budgeted_accept_length(3.0, 4, 0.5, (0.9, 0.8, 0.3)) == pytest.approx(1.0 + 0.9 + 0.5 * 0.8)
+    for frac in (0.0, 1.1):
+        with pytest.raises(DomainError, match="share of the drafts"):
+            budgeted_accept_length(4.0, 8, frac)

@@ -9,6 +9,7 @@ import pytest
 
 from selector.files.fleetcheck import Examination, examine
 from selector.files.shipped import profile_path
+from tests import livearms
 
 POLICY = """\
 from dataclasses import dataclass
@@ -166,3 +167,22 @@ def test_profiles_that_differ_are_warned_of(fleet: Path, tmp_path: Path) -> None
     )
     assert [w for w in found_here if "of different GPUs (H200: b0, b1; H100: b2)" in w]
     assert [w for w in found_here if "give ngram-8 different accept lengths" in w and "backends[2].profile" in w]
+
+
+def test_a_verify_budget_that_the_server_would_ignore_is_warned_of(fleet: Path, tmp_path: Path) -> None:
+    path, data = tmp_path / "live.json", livearms.document()
+    data["target"]["name"] = "Qwen3-8B"
+    launch = data["arms"][livearms.ARM].setdefault("launch", {})
+    here = backend("b0", livearms.ARM, more='url = "http://a"', profile=str(path))
+
+    def told() -> list[str]:
+        path.write_text(json.dumps(data))
+        return [warning for warning in warnings(fleet, here) if "ignores it" in warning]
+
+    (both,) = told()
+    assert "no SGLANG_RAGGED_VERIFY_MODE=compact and no --speculative-dspark-sps-table-path" in both
+    launch["env"] = {"SGLANG_RAGGED_VERIFY_MODE": "compact"}
+    (one,) = told()
+    assert "has no --speculative-dspark-sps-table-path, without" in one
+    launch["flags"] = ["--speculative-dspark-sps-table-path", "table.json"]
+    assert told() == []

@@ -109,12 +109,14 @@ class Costs:
     accept_length: int = 1
     prompt_tokens_per_s: float = 50_000.0
     prefill_w: float = 650.0
+    budget_frac: float = 1.0
+    """Share of what it costs at the whole verify budget that depends on the batch."""
 
     def step_ms(self, batch: float, context: float) -> float:
-        return 5.0 + 0.04 * batch + 2e-5 * batch * context
+        return 5.0 + 0.04 * batch * self.budget_frac + 2e-5 * batch * context
 
     def step_j(self, batch: float, context: float) -> float:
-        return 2.4 + 0.03 * batch + 1e-5 * batch * context
+        return 2.4 + 0.03 * batch * self.budget_frac + 1e-5 * batch * context
 
 
 @dataclass
@@ -138,6 +140,10 @@ class FakeSglang:
     counts_prefill: bool = True
     prefill_us: float = 0.0
     url: str = ""
+    verdict: bool = True
+    """Whether it lets its settings be changed."""
+    told: list[dict[str, float]] = field(default_factory=list)
+    """What it was told to change."""
 
     def __post_init__(self) -> None:
         self._busy = asyncio.Lock()
@@ -158,6 +164,7 @@ class FakeSglang:
                 web.get("/v1/loads", self._loads),
                 web.post("/abort_request", self._abort),
                 web.get("/server_info", self._info),
+                web.post("/set_internal_state", self._set_internal_state),
             ]
         )
         return app
@@ -168,6 +175,12 @@ class FakeSglang:
 
     async def _info(self, request: web.Request) -> web.Response:
         return web.json_response({"version": "0.5.17"})
+
+    async def _set_internal_state(self, request: web.Request) -> web.Response:
+        self.told.append((await request.json())["server_args"])
+        if self.verdict:
+            self.costs.budget_frac = self.told[-1]["dspark_force_budget_frac"]
+        return web.json_response([self.verdict])
 
     def _check(self, request: web.Request) -> None:
         if self.dead and request.transport is not None:

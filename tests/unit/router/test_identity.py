@@ -10,6 +10,7 @@ from selector.core.policy import BackendSpec
 from selector.files.fleet import LoadedFleet, parse_fleet
 from selector.files.profile import Arm, Profile, load_profile
 from selector.router.identity import Mismatch, arm_mismatches, deployment_mismatches, profiled_release
+from tests import livearms
 
 PROFILE = load_profile("h200__qwen3-8b")
 
@@ -127,3 +128,11 @@ def test_the_profiled_release_needs_one_engine() -> None:
     provenance["step-none"] = provenance["step-none"].model_copy(update={"engine": "sglang 0.5.23"})
     mixed: Profile = PROFILE.model_copy(update={"provenance": provenance})
     assert profiled_release(mixed) is None
+
+
+@pytest.mark.parametrize(("table", "differences"), [(None, 1), ("table.json", 0)])
+def test_a_server_that_would_ignore_verify_budgets_is_seen(table: str | None, differences: int) -> None:
+    info = {"speculative_algorithm": "DSPARK", "speculative_dspark_sps_table_path": table}
+    found = deployment_mismatches(info, livearms.fleet().specs[0], livearms.profile())
+    assert [mismatch.field for mismatch in found] == ["speculative_dspark_sps_table_path"] * differences
+    assert deployment_mismatches(info, livearms.fleet("none").specs[0], livearms.profile()) == ()

@@ -1,0 +1,189 @@
+"""One GPU whose engine turns its verify budget, against co-located servers and two GPUs of fixed arms: simulated.
+
+    python bench/live_settings_table.py --rows bench/results/live_settings_table.jsonl      runs what is missing
+    python bench/live_settings_table.py --rows … --summary                                 judges what is there
+
+The costs at budgets below the whole one are ASSUMED (`_assumed_budgets.py`) and the accept lengths there derived: the
+rows say what the choice would be worth if they held, not what was measured. Some cells are run under a second
+assumption of what drafting costs, twice as much.
+
+Parts
+    steady   closed loop of 1 … 64 clients × two text mixes × with and without a TBT target
+    ramp     closed loop of 1 → 64 → 1 clients
+    text     16 clients whose text changes from code to Romansh to conversation
+
+Choices of a cell: `in engine` is one GPU with one dspark-8-compact server under `min_energy`; `budget F` the same
+server left at F; `co-located` one GPU with none, eagle3-k1 and dspark-8 taking turns; `two GPUs` a fixed arm on each.
+Both joules are given: with two GPUs the second one's idle power is in the first of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from _assumed_budgets import BUDGETS, COMPACT, accept_lengths, with_assumed_budgets
+from _planner_cells import MIXES, MOST_CONTEXT_TOKENS, PROFILE, profile
+from _planner_verdict import worse_because
+from planner_table import made_up, short
+
+from selector import __version__
+from selector.files.fleet import Backend, Fleet, LoadedFleet
+from selector.simulator.arrivals import ClosedLoop, Load
+from selector.simulator.run import Window
+from selector.simulator.trial import simulate_policy
+
+DRAFTING_FACTORS = (1.0, 2.0)
+CO_LOCATED = ("none", "eagle3-k1", "dspark-8")
+TWO_GPUS = (("dspark-8", "dspark-8"), ("eagle3-k1", "dspark-8"))
+CLIENTS = (1, 16, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One row of the table."""
+
+    part: str
+    mix: str
+    target_ms: float | None
+    clients: str
+    drafting_factor: float
+    seed: int = 0
+
+
+def all_cells() -> Iterator[Cell]:
+    """Every cell; a few of them under the second assumption too."""
+    usual, dearer = DRAFTING_FACTORS
+    for mix in ("code+romansh", "ten types"):
+        for target_ms in (None, 10.0):
+            for clients in CLIENTS:
+                yield Cell("steady", mix, target_ms, str(clients), usual)
+        yield Cell("ramp", mix, 25.0, "1-64-1", usual)
+    yield Cell("text", "code, romansh, conversation", None, "16", usual)
+    for clients in CLIENTS:
+        yield Cell("steady", "code+romansh", None, str(clients), dearer)
+    yield Cell("ramp", "code+romansh", 25.0, "1-64-1", dearer)
+
+
+def load_of(cell: Cell) -> tuple[Load, Window, float]:
+    """The requests of a cell, what of the run is measured, and when it ends."""
+    if cell.part == "steady":
+        clients = int(cell.clients)
+        requests = made_up(MIXES[cell.mix], cell.target_ms, 20_000, cell.seed)
+        window = Window(from_s=90.0, to_s=150.0 if clients > 1 else 390.0)
+        return ClosedLoop(requests, [(0.0, 1), (10.0, clients)]), window, window.to_s + 30.0
+    if cell.part == "ramp":
+        requests = made_up(MIXES[cell.mix], cell.target_ms, 20_000, cell.seed)
+        window = Window(from_s=0.0, to_s=360.0)
+        return ClosedLoop(requests, [(0.0, 1), (120.0, 64), (240.0, 1)]), window, 420.0
+    third = [made_up({text: 1.0}, None, 1_500, cell.seed) for text in ("code", "romansh", "conversation")]
+    changing = [request for part in third for request in part]
+    named = [replace(each, trace=replace(each.trace, request_id=f"r{n}")) for n, each in enumerate(changing)]
+    return ClosedLoop(named, [(0.0, int(cell.clients))]), Window(), float("inf")
+
+
+def fleet_of(arms: Sequence[str], gpus: Sequence[str], drafting_factor: float) -> LoadedFleet:
+    """Backends of those arms on those GPUs, at the assumed costs."""
+    name = f"{PROFILE} with assumed verify budgets"
+    backends = tuple(
+        Backend(name=f"b{n}-{arm}", arm=arm, gpus=(gpu,), profile=name, max_context_tokens=MOST_CONTEXT_TOKENS)
+        for n, (arm, gpu) in enumerate(zip(arms, gpus, strict=True))
+    )
+    assumed = with_assumed_budgets(profile(), drafting_factor)
+    return LoadedFleet(Fleet(version=1, target=assumed.target.name, backends=backends), "bench", {name: assumed})
+
+
+def run_cell(cell: Cell) -> dict[str, object]:
+    """All runs of a cell."""
+    results: dict[str, dict[str, object]] = {}
+    load, window, until_s = load_of(cell)
+
+    def run(name: str, arms: Sequence[str], gpus: Sequence[str], policy: str) -> None:
+        fleet = fleet_of(arms, gpus, cell.drafting_factor)
+        results[name] = short(simulate_policy(fleet, load, policy, seed=cell.seed, window=window, until_s=until_s))
+
+    run("in engine", [COMPACT], ["gpu0"], "min_energy")
+    run("budget 1", [COMPACT], ["gpu0"], f"static:{COMPACT}")
+    for budget in BUDGETS:
+        arm = f"{COMPACT}-{budget:g}"
+        run(f"budget {budget:g}", [arm], ["gpu0"], f"static:{arm}")
+    for policy in ("min_energy", "affinity", *(f"static:{arm}" for arm in CO_LOCATED)):
+        run(f"co-located {policy}", CO_LOCATED, ["gpu0"] * len(CO_LOCATED), policy)
+    for arms in TWO_GPUS:
+        for policy in ("min_energy", "least_loaded", "affinity"):
+            run(f"two GPUs {'+'.join(arms)} {policy}", arms, ["gpu0", "gpu1"], policy)
+    return {**asdict(cell), "results": results}
+
+
+def provenance() -> dict[str, object]:
+    """What made the rows, and what they rest on."""
+    return {
+        "benchmark": "live_settings_table",
+        "simulated": True,
+        "measured": "steps of none, eagle3-k1 and dspark-8, prefill and idle power",
+        "assumed": {
+            f"drafting × {factor:g}": with_assumed_budgets(profile(), factor).provenance["assumed-budget"].source
+            for factor in DRAFTING_FACTORS
+        },
+        "derived": {"accept lengths by budget": accept_lengths(with_assumed_budgets(profile(), 1.0))},
+        "profile": PROFILE,
+        "drafter-selector": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cpus": os.cpu_count(),
+    }
+
+
+def print_summary(rows: Path) -> None:
+    """In each cell, in-engine joules over the least of each group that is no worse service."""
+    groups = ("budget ", "co-located ", "two GPUs ")
+    print(f"{'cell':58}  J/token  " + "  ".join(f"{group.strip():>30}" for group in groups))
+    for line in rows.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "part" not in row:
+            continue
+        results, ours = row["results"], row["results"]["in engine"]
+        words = f"{row['part']} {row['mix']} {row['clients']} {row['target_ms']} drafting × {row['drafting_factor']:g}"
+        told = []
+        for group in groups:
+            competing = {n: r for n, r in results.items() if n.startswith(group) and not worse_because(r, ours)}
+            best = min(competing, key=lambda name: competing[name]["j"], default=None)
+            if best is None:
+                told.append(f"{'none serves as well':>30}")
+                continue
+            other = competing[best]
+            ratios = f"{ours['j'] / other['j']:.3f} {ours['decode_j'] / other['decode_j']:.3f}"
+            told.append(f"{best.removeprefix(group)[:17]:>18} {ratios}")
+        print(f"{words:58}  {ours['j']:7.3f}  " + "  ".join(told))
+    print("joules, then decode joules, over the best of each group that serves no worse; below 1 the engine wins")
+
+
+def main() -> None:
+    """Runs the missing cells, or judges."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", type=Path, required=True, help="JSON lines; cells that are there are not run again")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--summary", action="store_true", help="only judge the rows that are there")
+    options = parser.parse_args()
+    if not options.summary:
+        rows = options.rows.read_text(encoding="utf-8").splitlines() if options.rows.exists() else []
+        known = [json.loads(line) for line in rows]
+        done = {Cell(**{name: row[name] for name in Cell.__slots__}) for row in known if "part" in row}
+        with options.rows.open("a", encoding="utf-8") as out, ProcessPoolExecutor(options.processes) as pool:
+            if not known:
+                print(json.dumps(provenance()), file=out, flush=True)
+            running = [pool.submit(run_cell, cell) for cell in all_cells() if cell not in done]
+            for number, future in enumerate(as_completed(running), start=1):
+                print(json.dumps(future.result()), file=out, flush=True)
+                print(f"{number}/{len(running)}", flush=True)
+    print_summary(options.rows)
+
+
+if __name__ == "__main__":
+    main()
