@@ -270,9 +270,8 @@ def top_grams(learned: Floats, bodies: Sequence[Mapping[str, Any]], types: Types
         for body in itertools.compress(bodies, types == text_type):
             text = cut(extract(body).text).bytes
             buckets = text.grams() >> np.uint32(32 - BUCKET_BITS)
-            for place in np.flatnonzero(np.isin(buckets, wanted)).tolist():
-                start = int(text.gram_starts()[place])
-                seen[int(buckets[place])][text.folded[start : start + GRAM_BYTES]] += 1
+            for start in np.flatnonzero(np.isin(buckets, wanted)).tolist():
+                seen[int(buckets[start])][text.folded[start : start + GRAM_BYTES]] += 1
         commonest = [seen[bucket].most_common(1) for bucket in wanted]
         shown[TEXT_TYPES[text_type]] = [found[0][0].decode("utf-8", "replace") for found in commonest if found]
     return shown
