@@ -1,7 +1,7 @@
 """The text type's log-odds: rules written by hand, corrected by weights that were learned around them.
 
     score(type) = prior + structure + rules + Σ signs · W_signs + Σ W_grams[gram] / (grams + GRAM_DAMPING)
-    probabilities = softmax(score / temperature)
+    probabilities = softmax(score / temperature of the type whose score is highest)
 
 The learned part is a softmax regression with the rules as a fixed offset and a penalty on every weight, so it stays at
 nothing where the sources it was trained on say nothing in common. Training is in bench/train_texttype.py; the arrays
@@ -44,8 +44,9 @@ class TextModel:
     """(`BUCKETS`, text types)"""
     sign_weights: Floats
     """(`SIGNS`, text types)"""
-    temperature: float
-    """What scores are divided by before the softmax, so that probabilities are the shares that come true."""
+    temperatures: tuple[float, ...]
+    """By text type: what scores are divided by before the softmax where that type's is the highest, so that
+    probabilities are the shares that come true. One for each, because rules are surer of some types than of others."""
 
     def __post_init__(self) -> None:
         for name, weights, rows in (
@@ -54,8 +55,8 @@ class TextModel:
         ):
             if weights.shape != (rows, len(TEXT_TYPES)) or not np.isfinite(weights).all():
                 raise DomainError(f"{name} {weights.shape}: must be finite, of shape {(rows, len(TEXT_TYPES))}")
-        if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise DomainError(f"temperature {self.temperature}: must be a positive number")
+        if len(self.temperatures) != len(TEXT_TYPES) or not all(0 < each < math.inf for each in self.temperatures):
+            raise DomainError(f"temperatures {self.temperatures}: must be a positive number for each text type")
 
 
 def untrained() -> TextModel:
@@ -64,12 +65,12 @@ def untrained() -> TextModel:
     return TextModel(
         gram_weights=np.zeros((BUCKETS, types), np.float32),
         sign_weights=np.zeros((len(SIGNS), types), np.float32),
-        temperature=1.0,
+        temperatures=(1.0,) * types,
     )
 
 
 def scores(request: RequestText, model: TextModel) -> list[float]:
-    """Log-odds by text type, before the temperature."""
+    """Log-odds by text type, before the temperatures."""
     words = cut(request.text)
     grams = grams_of(words)
     by_signs = signs_of(words, request).dot(model.sign_weights).tolist()
@@ -102,9 +103,10 @@ def gram_scale(grams: int) -> float:
     return 1.0 / (grams + GRAM_DAMPING)
 
 
-def probabilities(scores: list[float], temperature: float) -> tuple[float, ...]:
-    """Softmax of scores divided by the temperature; sums to 1."""
+def probabilities(scores: list[float], temperatures: tuple[float, ...]) -> tuple[float, ...]:
+    """Softmax of scores divided by the temperature of the highest; sums to 1."""
     top = max(scores)
+    temperature = temperatures[scores.index(top)]
     weights = [math.exp((score - top) / temperature) for score in scores]
     total = math.fsum(weights)
     return tuple([weight / total for weight in weights])

@@ -87,7 +87,7 @@ def classify(text: RequestText, model: TextModel) -> TextEstimate:
     """The text type of a request, with its probabilities."""
     if text.is_empty:
         return TextEstimate(text_type=UNKNOWN_TEXT_TYPE, probabilities=_UNIFORM)
-    found = probabilities(scores(text, model), model.temperature)
+    found = probabilities(scores(text, model), model.temperatures)
     return TextEstimate(text_type=TEXT_TYPES[found.index(max(found))], probabilities=found)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ _SGLEXT_FIELDS = (
 
 _MOST_TEMPERATURE = 100.0
 
-ExpectedOutput = Callable[[str, int | None], float]
+ExpectedOutput = Callable[[str, int | None, Sequence[float] | None], float]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class RequestReader:
             request_id=request_id,
             arrival_s=arrival_s,
             prompt_tokens=estimate_prompt_tokens(text),
-            expected_output_tokens=self._expected_output_tokens(text_type, max_output_tokens),
+            expected_output_tokens=self._expected_output_tokens(text_type, max_output_tokens, probabilities),
             max_output_tokens=max_output_tokens,
             text_type=text_type,
             text_probabilities=probabilities,
