@@ -134,8 +134,8 @@ class Arm:
     """The cells of one drafting arm."""
 
     __slots__ = (
-        "_squares", "_step_squares", "biases", "cells", "detector", "effects", "inverse_means", "log_ratio", "means", "requests",
-        "width",
+        "_squares", "_step_squares", "biases", "cells", "detector", "effects", "inverse_means", "log_ratio", "means",
+        "requests", "width",
     )  # fmt: skip
 
     def __init__(self, name: str, priors: Mapping[str, AcceptancePrior], width: int) -> None:
