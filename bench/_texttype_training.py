@@ -20,7 +20,7 @@ from scipy.optimize import minimize, minimize_scalar
 
 from selector.core.requesttext import extract
 from selector.core.textfeatures import BUCKETS, grams_of, signs_of
-from selector.core.textmodel import TextModel, gram_scale, rule_scores
+from selector.core.textmodel import TextModel, evidence_of, gram_scale, rule_scores
 from selector.core.textwords import cut
 from selector.core.types import TEXT_TYPES
 
@@ -64,7 +64,7 @@ def featured(bodies: Sequence[dict[str, Any]]) -> Featured:
         values.append((GRAM_GAIN * gram_scale(len(grams)) * times).astype(np.float32))
         starts.append(starts[-1] + len(found))
         signs.append(signs_of(words, request))
-        offsets.append(rule_scores(words, request))
+        offsets.append(rule_scores(evidence_of(words, request)))
     grams = sparse.csr_matrix(
         (np.concatenate(values), np.concatenate(columns), starts), shape=(len(bodies), BUCKETS), dtype=np.float32
     )

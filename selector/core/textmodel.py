@@ -11,7 +11,7 @@ ship as data and come in as arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,20 +69,21 @@ def untrained() -> TextModel:
     )
 
 
-def scores(request: RequestText, model: TextModel) -> list[float]:
-    """Log-odds by text type, before the temperatures."""
+def scores(request: RequestText, model: TextModel) -> tuple[list[float], list[Evidence]]:
+    """Log-odds by text type, before the temperatures, and what was found by rule."""
     words = cut(request.text)
     grams = grams_of(words)
     by_signs = signs_of(words, request).dot(model.sign_weights).tolist()
     by_grams, scale = gram_sum(grams, model.gram_weights).tolist(), gram_scale(len(grams))
-    ruled = rule_scores(words, request)
-    return [rule + sign + gram * scale for rule, sign, gram in zip(ruled, by_signs, by_grams, strict=True)]
+    evidence = evidence_of(words, request)
+    ruled = zip(rule_scores(evidence), by_signs, by_grams, strict=True)
+    return [rule + sign + gram * scale for rule, sign, gram in ruled], evidence
 
 
-def rule_scores(words: Words, request: RequestText) -> list[float]:
+def rule_scores(evidence: Iterable[Evidence]) -> list[float]:
     """Prior, structure and rules: the part of `scores` that is not learned."""
     totals = list(_PRIORS)
-    for item in evidence_of(words, request):
+    for item in evidence:
         totals[_POSITION[item.text_type]] += item.weight
     return totals
 

@@ -100,9 +100,10 @@ class RequestReader:
         readable = _readable(route, fields)
         text = extract(readable)
         text_type, probabilities = trusted_type, None
+        reasons: tuple[str, ...] = ("told by the client",)
         if text_type is None:
             estimate = classify(text, self._text_model)
-            text_type, probabilities = estimate.text_type, estimate.probabilities
+            text_type, probabilities, reasons = estimate.text_type, estimate.probabilities, estimate.reasons
         max_output_tokens = _max_output_tokens(route, fields)
         view = RequestView(
             request_id=request_id,
@@ -112,6 +113,7 @@ class RequestReader:
             max_output_tokens=max_output_tokens,
             text_type=text_type,
             text_probabilities=probabilities,
+            text_reasons=reasons,
             slo_class=slo_class,
             tbt_target_ms=target_ms if target_ms is not None else self._slo.tbt_target_ms(slo_class),
             needs=needs(readable),

@@ -123,6 +123,7 @@ def test_nothing_to_read_is_unknown_and_every_type_is_as_likely(body: dict[str, 
     assert found.text_type == "unknown"
     assert set(found.probabilities) == {1 / len(TEXT_TYPES)}
     assert explain(extract(body), shipped_text_model(), "unknown").reasons == ("nothing to read",)
+    assert classify(extract(body), shipped_text_model()).reasons == ()
 
 
 def test_weak_signs_leave_a_mixture() -> None:
