@@ -24,6 +24,8 @@ _WHOLE = 0.8
 """Share of the requests since a shift whose types moved, from which on the whole arm did."""
 _ONE_TYPE = 0.9
 _LEAST_SPREAD = 0.05
+_UNSURE_CUT = 2.0
+"""Most |z| of a request whose type is uncertain: one that is of its less likely type is far off, and no drift."""
 _SURE = 0.99
 _LEAST_SHARE = 0.02
 
@@ -72,13 +74,15 @@ def deviation(arm: Arm, shares: Mapping[str, float], passes: int, tokens: int, f
         variance += share * (cell.step_variance * tokens / cell.mean**3 + between * tokens * tokens)
         samples += share * min(cell.samples, TESTED_AFTER_REQUESTS)
     expected = tokens * inverse
-    ratio = 1.0
+    ratio, cut = 1.0, math.inf
     if len(shares) > 1:
+        cut = _UNSURE_CUT
         bias = arm.biases.get(_main(shares))
         ratio = bias.ratio if bias else 1.0
         samples = min(samples, bias.requests if bias else 0.0)
+    z = (expected * ratio / factor - passes) / math.sqrt(variance)
     return Deviation(
-        z=(expected * ratio / factor - passes) / math.sqrt(variance),
+        z=min(max(z, -cut), cut),
         expected_passes=expected,
         variance=variance,
         tested=samples >= TESTED_AFTER_REQUESTS * _MOSTLY,
