@@ -20,7 +20,7 @@ from scipy.optimize import minimize, minimize_scalar
 
 from selector.core.requesttext import extract
 from selector.core.textfeatures import BUCKETS, grams_of, signs_of
-from selector.core.textmodel import TextModel, gram_scale, rule_scores
+from selector.core.textmodel import TextModel, evidence_of, gram_scale, rule_scores
 from selector.core.textwords import cut
 from selector.core.types import TEXT_TYPES
 
@@ -34,6 +34,8 @@ GRAM_GAIN = 60.0
 ITERATIONS = 40
 MIN_SOURCES = 3
 """Sources in which a gram has to occur to get a weight: what fewer have is a habit of theirs."""
+TEMPERATURE_PENALTY = 1.0
+"""In nats of log-likelihood, in which all requests of a type together, and in one form, weigh 1."""
 TYPES = len(TEXT_TYPES)
 
 
@@ -62,7 +64,7 @@ def featured(bodies: Sequence[dict[str, Any]]) -> Featured:
         values.append((GRAM_GAIN * gram_scale(len(grams)) * times).astype(np.float32))
         starts.append(starts[-1] + len(found))
         signs.append(signs_of(words, request))
-        offsets.append(rule_scores(words, request))
+        offsets.append(rule_scores(evidence_of(words, request)))
     grams = sparse.csr_matrix(
         (np.concatenate(values), np.concatenate(columns), starts), shape=(len(bodies), BUCKETS), dtype=np.float32
     )
@@ -118,34 +120,53 @@ def fit(data: Featured, types: NDArray[np.intp], sources: NDArray[np.str_]) -> F
 
 
 def scores_of(data: Featured, learned: Floats) -> Floats:
-    """Log-odds, before the temperature."""
+    """Log-odds, before the temperatures."""
     scores: Floats = data.offset + data.matrix @ learned
     return scores
 
 
-def best_temperature(scores: Floats, types: NDArray[np.intp], weights: Floats) -> float:
-    """The temperature at which the log-likelihood of the types is greatest."""
+def best_temperature(scores: Floats, types: NDArray[np.intp], weights: Floats, near: float | None = None) -> float:
+    """The temperature at which the log-likelihood of the types is greatest, drawn to `near` where that is given."""
 
     def loss(log_temperature: float) -> float:
         scaled = scores / np.exp(log_temperature)
         scaled = scaled - scaled.max(axis=1, keepdims=True)
         likely = scaled[np.arange(len(types)), types] - np.log(np.exp(scaled).sum(axis=1))
-        return -float((weights * likely).sum())
+        drawn = 0.0 if near is None else TEMPERATURE_PENALTY * (log_temperature - np.log(near)) ** 2
+        return drawn - float((weights * likely).sum())
 
     return float(np.exp(minimize_scalar(loss, bounds=(-1.5, 2.5), method="bounded").x))
 
 
-def probabilities_of(scores: Floats, temperature: float | Floats) -> Floats:
-    """Softmax by row."""
-    scaled = scores / np.asarray(temperature)
+def best_temperatures(scores: Floats, types: NDArray[np.intp], weights: Floats) -> Floats:
+    """By text type: the best temperature of the requests whose score of that type is the highest.
+
+    Each is drawn to that of all requests, by `TEMPERATURE_PENALTY` · ln² of their ratio: some types are met too seldom.
+    """
+    common = best_temperature(scores, types, weights)
+    top = scores.argmax(axis=1)
+    return np.array(
+        [
+            best_temperature(scores[top == each], types[top == each], weights[top == each], near=common)
+            for each in range(TYPES)
+        ],
+        np.float32,
+    )
+
+
+def probabilities_of(scores: Floats, temperatures: Floats) -> Floats:
+    """Softmax by row, at the temperature of the row's highest score."""
+    scaled = scores / temperatures[scores.argmax(axis=1)][:, None]
     exponents = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     shares: Floats = exponents / exponents.sum(axis=1, keepdims=True)
     return shares
 
 
-def model_of(learned: Floats, temperature: float) -> TextModel:
+def model_of(learned: Floats, temperatures: Floats) -> TextModel:
     """The model with the weights, rounded as they ship."""
     grams = (learned[:BUCKETS] * GRAM_GAIN).astype(np.float16).astype(np.float32)
     return TextModel(
-        gram_weights=grams, sign_weights=np.ascontiguousarray(learned[BUCKETS:]), temperature=round(temperature, 3)
+        gram_weights=grams,
+        sign_weights=np.ascontiguousarray(learned[BUCKETS:]),
+        temperatures=tuple(round(float(each), 3) for each in temperatures),
     )

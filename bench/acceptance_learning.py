@@ -4,7 +4,9 @@
 
 Parts
     learning      the truth is half or one and a half times the profile, within 1 and the verify width, per arm and text
-                  type; the error of each estimate after 200 requests of the type on the arm
+                  type; the error of each estimate after 200 requests of the type on the arm, beside how far those 200
+                  requests themselves happen to be from the truth (no estimate that trusts them can be nearer) and
+                  the standard error of that: spread between requests · √Σt² / Σt and the chance of steps, t: tokens
     regret        the same, at random for each arm and type: `min_energy` learning it, against `min_energy` told it
     drift         one arm falls to a survival rate of 0.05 after 3,000 requests and comes back after 6,500; against
                   `min_energy` told so at once. `drift_stays`: it does not come back
@@ -32,7 +34,8 @@ from statistics import NormalDist
 from typing import Any
 
 from selector import __version__
-from selector.core.acceptance import AcceptanceModel, AcceptancePrior, accept_length_of
+from selector.core.acceptance import AcceptanceModel, AcceptancePrior, accept_length_of, step_variance
+from selector.core.acceptancesums import Sums
 from selector.core.types import TEXT_TYPES, RequestView
 from selector.files.fleet import Backend, Fleet, LoadedFleet
 from selector.files.policy import load_policy_file
@@ -51,6 +54,8 @@ RATE_PER_S = 60.0
 """More than one backend of any arm can serve: a fixed arm on one of the four would only let requests wait."""
 TARGET_MS = 25.0
 SPREAD = 0.15
+LEARNT_WITHIN, LEARNT_REQUESTS = 0.05, 200
+"""The error that is allowed, after so many requests of a type on an arm."""
 FALLS_AT, RETURNS_AT = 3_000, 6_500
 FALLS, FALLEN_RATE = "dspark-8", 0.05
 
@@ -205,11 +210,12 @@ def learning(seeds: int) -> dict[str, Any]:
     rows = []
     for ratio in (0.5, 1.5):
         table = changed(profile, widths, lambda ratio=ratio: ratio)  # type: ignore[misc] # the ratio of this round
-        errors: list[tuple[float, str, str]] = []
+        errors: list[tuple[float, float, float, float, str]] = []
         for seed in range(seeds):
             model, draws, random = fleet.policy_context().acceptance, AcceptDraws(seed), Random(seed)
             for arm in arms:
-                for number in range(200 * len(TEXT_TYPES)):
+                seen = {name: Sums() for name in TEXT_TYPES}
+                for number in range(LEARNT_REQUESTS * len(TEXT_TYPES)):
                     text_type = TEXT_TYPES[number % len(TEXT_TYPES)]
                     tokens = int(min(1_500.0, max(8.0, random.lognormvariate(math.log(230.0), 0.7)))) - 1
                     drawn = draws.passes(
@@ -221,18 +227,37 @@ def learning(seeds: int) -> dict[str, Any]:
                     )
                     passes, surplus = (tokens, 0) if drawn is None else (drawn.count, drawn.surplus)
                     model.observe(arm, text_type, passes, tokens + surplus - passes)
-                for text_type in TEXT_TYPES:
+                    seen[text_type].add(passes, tokens + surplus)
+                for text_type, sums in seen.items():
                     truth = delivered_mean(table[arm, text_type].mean, widths[arm])
-                    errors.append((abs(model.accept_length(arm, text_type) / truth - 1.0), arm, text_type))
+                    drawn_ratio, found = sums.tokens / sums.passes, model.accept_length(arm, text_type)
+                    variance = sums.ratio_variance(step_variance(truth, widths[arm]), SPREAD)
+                    errors.append(
+                        (
+                            abs(found / truth - 1.0),
+                            drawn_ratio / truth - 1.0,
+                            found / drawn_ratio - 1.0,
+                            math.sqrt(variance) / truth,
+                            f"{arm} on {text_type}",
+                        )
+                    )
         errors.sort()
+        error, drawn_error, beyond, standard_error, where = errors[-1]
         rows.append(
             {
                 "truth_over_profile": ratio,
                 "estimates": len(errors),
                 "median_error": errors[len(errors) // 2][0],
                 "p95_error": errors[int(0.95 * len(errors))][0],
-                "worst_error": errors[-1][0],
-                "worst": f"{errors[-1][1]} on {errors[-1][2]}",
+                "worst_error": error,
+                "worst": where,
+                "worst_error_of_the_requests_drawn": drawn_error,
+                "worst_error_beyond_them": beyond,
+                "standard_error_of_the_worst": standard_error,
+                "most_error_beyond_the_requests_drawn": max(abs(each[2]) for each in errors),
+                "median_standard_error": sorted(each[3] for each in errors)[len(errors) // 2],
+                "allowed_error": LEARNT_WITHIN,
+                "estimates_over_it": sum(each[0] > LEARNT_WITHIN for each in errors),
             }
         )
     return {"rows": rows, "worst_error": max(row["worst_error"] for row in rows)}

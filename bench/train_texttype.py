@@ -33,8 +33,9 @@ from _texttype_training import (
     ITERATIONS,
     MIN_SOURCES,
     PENALTY,
+    TEMPERATURE_PENALTY,
     Floats,
-    best_temperature,
+    best_temperatures,
     featured,
     fit,
     model_of,
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="write the model of all sources into this folder")
     args = parser.parse_args(argv)
     records = [json.loads(line) for line in _lines(args.prompts_folder)]
-    result, learned, temperature, trained_on = evaluate(records)
+    result, learned, temperatures, trained_on = evaluate(records)
     if args.out:
         provenance = {
             "script": "bench/train_texttype.py",
@@ -85,13 +86,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             },
             "sources": _sources(args.prompts_folder / "SOURCES.csv", trained_on),
         }
-        save_text_model(args.out / TEXT_MODEL, model_of(learned, temperature), provenance)
+        save_text_model(args.out / TEXT_MODEL, model_of(learned, temperatures), provenance)
     json.dump(result, sys.stdout, indent=2, ensure_ascii=False)
     print()
 
 
-def evaluate(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], Floats, float, Mapping[str, int]]:
-    """The figures, the weights and temperature learned from all records, and how many of each source were used."""
+def evaluate(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], Floats, Floats, Mapping[str, int]]:
+    """The figures, the weights and temperatures learned from all records, and how many of each source were used."""
     by_source: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         by_source.setdefault(record["source"], []).append(record)
@@ -118,7 +119,7 @@ def evaluate(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], Floa
     by_one, by_one_other = left_out(lambda source: source)
     by_family, by_family_other = left_out(family)
     balance = balanced(types, sources)
-    temperature = best_temperature(np.concatenate((by_one, by_one_other)), np.tile(types, 2), np.tile(balance, 2))
+    temperatures = best_temperatures(np.concatenate((by_one, by_one_other)), np.tile(types, 2), np.tile(balance, 2))
     result = {
         "command": "bench/train_texttype.py PROMPTS_FOLDER --out selector/data",
         "prompts": len(records),
@@ -142,7 +143,8 @@ def evaluate(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], Floa
             "gram_gain": GRAM_GAIN,
             "iterations_at_most": ITERATIONS,
             "sources_per_gram_at_least": MIN_SOURCES,
-            "temperature": round(temperature, 3),
+            "temperature_penalty": TEMPERATURE_PENALTY,
+            "temperatures": _by_type(temperatures),
         },
         "versions": {
             "drafter_selector": selector.__version__,
@@ -153,7 +155,7 @@ def evaluate(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], Floa
         },
     }
     used = {source: min(MAX_PER_SOURCE, len(of_source)) for source, of_source in by_source.items()}
-    return result, learned, temperature, used
+    return result, learned, temperatures, used
 
 
 def training_set(
@@ -189,15 +191,15 @@ def balanced(types: Types, sources: Names) -> Floats:
 
 
 def figures(scores: Floats, also: Floats, types: Types, sources: Names) -> dict[str, Any]:
-    """F1, confusion, recall and calibration of scores; `also` are scores of other forms, for the temperature alone."""
+    """F1, confusion, recall and calibration of scores; `also` are scores of other forms, for the temperatures alone."""
     probabilities = np.empty_like(scores)
     weights = balanced(types, sources)
     for source in np.unique(sources):
         kept, tested = sources != source, sources == source
-        temperature = best_temperature(
+        temperatures = best_temperatures(
             np.concatenate((scores[kept], also[kept])), np.tile(types[kept], 2), np.tile(weights[kept], 2)
         )
-        probabilities[tested] = probabilities_of(scores[tested], temperature)
+        probabilities[tested] = probabilities_of(scores[tested], temperatures)
     estimated = probabilities.argmax(axis=1)
     confusion = confusion_of(types, estimated, np.ones_like(weights))
     recall = {
@@ -270,15 +272,14 @@ def top_grams(learned: Floats, bodies: Sequence[Mapping[str, Any]], types: Types
         for body in itertools.compress(bodies, types == text_type):
             text = cut(extract(body).text).bytes
             buckets = text.grams() >> np.uint32(32 - BUCKET_BITS)
-            for place in np.flatnonzero(np.isin(buckets, wanted)).tolist():
-                start = int(text.gram_starts()[place])
-                seen[int(buckets[place])][text.folded[start : start + GRAM_BYTES]] += 1
+            for start in np.flatnonzero(np.isin(buckets, wanted)).tolist():
+                seen[int(buckets[start])][text.folded[start : start + GRAM_BYTES]] += 1
         commonest = [seen[bucket].most_common(1) for bucket in wanted]
         shown[TEXT_TYPES[text_type]] = [found[0][0].decode("utf-8", "replace") for found in commonest if found]
     return shown
 
 
-def _by_type(values: NDArray[np.float64]) -> dict[str, float]:
+def _by_type(values: NDArray[np.floating[Any]]) -> dict[str, float]:
     return {name: round(float(value), 4) for name, value in zip(TEXT_TYPES, values, strict=True)}
 
 

@@ -23,15 +23,14 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import mul
-from statistics import NormalDist
 
 from selector.core.acceptancearm import AcceptancePrior, Arm, Cell
 from selector.core.acceptancelearning import add, add_to_effects, deviation, restart, shares_of, shift_of
 from selector.core.drift import DriftAlarm, Shift
 from selector.core.effects import Effect
 from selector.core.refinement import Refinement
+from selector.core.stalls import normal_deviate
 from selector.core.survival import accept_length_of, converted_accept_length, step_variance, survival_rate_of
 from selector.core.types import TEXT_TYPES, UNKNOWN_TEXT_TYPE, RequestView
 
@@ -50,6 +49,9 @@ __all__ = [
 HALF_LIFE_REQUESTS = 500.0
 REFINE_KEYS = 4_096
 _KEPT_ALARMS = 64
+_EVERY_TYPE = (1.0 / len(TEXT_TYPES),) * len(TEXT_TYPES)
+_LEAST_SHARE = 0.02
+"""Probability of a type from which on its slow requests count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +166,9 @@ class AcceptanceModel:
     ) -> float:
         """The accept length that a request of `output_tokens` reaches with probability `quantile`.
 
-        Normal approximation: relative variance = spread between requests² + variance of a step / (a² · steps). A TBT
-        computed with it is the request's TBT at that quantile.
+        Normal approximation: relative variance = spread between requests² + variance of a step / (a² · steps), and
+        between the types that it may be of (`Arm.mixture`). A TBT computed with it is its TBT at that quantile; under
+        the median it is the mean's.
         """
         return self.accept_lengths(arm, text_type, probabilities, output_tokens, quantile)[1]
 
@@ -194,7 +197,7 @@ class AcceptanceModel:
         cell = learning.cells.get(request.text_type)
         if cell and request.text_probabilities is None:
             return cell.samples
-        shares = request.text_probabilities or (1.0 / len(TEXT_TYPES),) * len(TEXT_TYPES)
+        shares = request.text_probabilities or _EVERY_TYPE
         return math.fsum(share * each.samples for share, each in zip(shares, learning.cells.values(), strict=True))
 
     def _lengths(
@@ -206,25 +209,27 @@ class AcceptanceModel:
         quantile: float,
         request: RequestView | None,
     ) -> tuple[float, float]:
-        width = self._verify_tokens[arm]
-        if width == 1:
+        if self._verify_tokens[arm] == 1:
             return 1.0, 1.0
-        learning = self.learning[arm]
-        cell = learning.cells.get(text_type)
-        spread = cell.spread if cell else 0.0
-        shape = (cell or learning.cells[TEXT_TYPES[0]]).shape
+        learning, deviate = self.learning[arm], normal_deviate(quantile)
+        cell, least = learning.cells.get(text_type), 1.0
         if cell and probabilities is None:
-            mean, variance_of_step = cell.mean, cell.step_variance
+            mean, variance = cell.mean, cell.relative_variance(cell.mean, output_tokens)
         else:
-            mean = self.accept_length(arm, text_type, probabilities)
-            variance_of_step = shape.variance(mean)
+            cell, shares = None, probabilities or _EVERY_TYPE
+            mean, variance = learning.mixture(shares, output_tokens)
+            # A quantile of a mixture is within those of its parts, which the normal approximation does not know.
+            least = min(
+                _slow(each.mean, each.relative_variance(each.mean, output_tokens), deviate)
+                for share, each in zip(shares, learning.cells.values(), strict=True)
+                if share >= _LEAST_SHARE
+            )
         if request is not None and (learning.effects.any_applied or request.refine_key is not None):
-            mean = self._refined(arm, mean, text_type, request)
-            variance_of_step = shape.variance(mean)
-        steps = output_tokens / mean if output_tokens > mean else 1.0
-        variance = spread * spread + variance_of_step / (mean * mean * steps)
-        slow = mean * (1.0 - _normal_quantile(quantile) * math.sqrt(variance))
-        return mean, slow if slow > 1.0 else 1.0
+            before, mean = mean, self._refined(arm, mean, text_type, request)
+            least *= mean / before
+            if cell:
+                variance = cell.relative_variance(mean, output_tokens)
+        return mean, max(1.0, least, _slow(mean, variance, deviate))
 
     def _refined(self, arm: str, mean: float, text_type: str, request: RequestView) -> float:
         """The mean with what is known of the request's context, temperature and key."""
@@ -263,7 +268,7 @@ class AcceptanceModel:
         factor = self._factor(arm, learning, shares, request)
         seen = deviation(learning, shares, verify_passes, tokens, factor)
         self.samples += 1
-        add(learning, shares, verify_passes, tokens, self.half_life_requests)
+        add(learning, shares, verify_passes, tokens, seen.expected_passes, self.half_life_requests)
         shift = None
         if seen.tested:
             if request is not None:
@@ -318,6 +323,5 @@ class AcceptanceModel:
         return learning.cells.get(text_type) if learning else None
 
 
-@lru_cache(maxsize=256)
-def _normal_quantile(quantile: float) -> float:
-    return float(NormalDist().inv_cdf(quantile))
+def _slow(mean: float, variance: float, deviate: float) -> float:
+    return max(1.0, mean * (1.0 - deviate * math.sqrt(variance)))

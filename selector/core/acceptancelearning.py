@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from selector.core.acceptancearm import Arm
 from selector.core.drift import Shift
+from selector.core.labelbias import LabelBias
 from selector.core.types import TEXT_TYPES, RequestView
 
 TESTED_AFTER_REQUESTS = 20.0
@@ -23,6 +24,8 @@ _WHOLE = 0.8
 """Share of the requests since a shift whose types moved, from which on the whole arm did."""
 _ONE_TYPE = 0.9
 _LEAST_SPREAD = 0.05
+_UNSURE_CUT = 2.0
+"""Most |z| of a request whose type is uncertain: one that is of its less likely type is far off, and no drift."""
 _SURE = 0.99
 _LEAST_SHARE = 0.02
 
@@ -50,6 +53,10 @@ def shares_of(text_type: str, probabilities: Sequence[float] | None) -> dict[str
     return {name: share / total for name, share in kept.items()}
 
 
+def _main(shares: Mapping[str, float]) -> str:
+    return max(shares, key=shares.__getitem__)
+
+
 def _largest(probabilities: Sequence[float]) -> int:
     return max(range(len(probabilities)), key=probabilities.__getitem__)
 
@@ -67,17 +74,34 @@ def deviation(arm: Arm, shares: Mapping[str, float], passes: int, tokens: int, f
         variance += share * (cell.step_variance * tokens / cell.mean**3 + between * tokens * tokens)
         samples += share * min(cell.samples, TESTED_AFTER_REQUESTS)
     expected = tokens * inverse
+    ratio, cut = 1.0, math.inf
+    if len(shares) > 1:
+        cut = _UNSURE_CUT
+        bias = arm.biases.get(_main(shares))
+        ratio = bias.ratio if bias else 1.0
+        samples = min(samples, bias.requests if bias else 0.0)
+    z = (expected * ratio / factor - passes) / math.sqrt(variance)
     return Deviation(
-        z=(expected / factor - passes) / math.sqrt(variance),
+        z=min(max(z, -cut), cut),
         expected_passes=expected,
         variance=variance,
         tested=samples >= TESTED_AFTER_REQUESTS * _MOSTLY,
     )
 
 
-def add(arm: Arm, shares: Mapping[str, float], passes: int, tokens: int, half_life_requests: float) -> None:
+def add(
+    arm: Arm,
+    shares: Mapping[str, float],
+    passes: int,
+    tokens: int,
+    expected_passes: float,
+    half_life_requests: float,
+) -> None:
     """Adds a request to the sums of its types; `arm.derive` is due after it."""
     arm.requests += 1
+    if len(shares) > 1:
+        bias = arm.biases.setdefault(_main(shares), LabelBias())
+        bias.add(passes, expected_passes, 0.5 ** (1.0 / half_life_requests))
     for name, share in shares.items():
         cell = arm.cells[name]
         cell.own.fade(0.5 ** (share / half_life_requests))
@@ -88,7 +112,7 @@ def add(arm: Arm, shares: Mapping[str, float], passes: int, tokens: int, half_li
 
 def add_to_effects(arm: Arm, shares: Mapping[str, float], request: RequestView, seen: Deviation, passes: int) -> None:
     """Lets a request of one text type say what its context and temperature do; one of several types cannot tell."""
-    main = max(shares, key=shares.__getitem__)
+    main = _main(shares)
     if shares[main] >= _ONE_TYPE:
         expected = seen.expected_passes
         arm.effects.add(
@@ -106,7 +130,7 @@ def shift_of(arm: Arm, shares: Mapping[str, float], z: float, passes: int, token
     `moved` of the shift are then the types to begin anew: every one of `TEXT_TYPES` when nearly all that were seen
     moved.
     """
-    main = max(shares, key=shares.__getitem__)
+    main = _main(shares)
     of_arm = arm.detector.add(z, shares, passes, tokens)
     of_type = arm.cells[main].detector.add(z, {main: 1.0}, passes, tokens) if shares[main] > 0.5 else None
     if of_type is not None:
@@ -126,3 +150,4 @@ def restart(arm: Arm, shift: Shift) -> None:
     for name in shift.moved:
         arm.cells[name].restart(shift.recent.get(name))
     arm.detector.reset()
+    arm.biases.clear()

@@ -13,7 +13,7 @@ That all three share it is what makes a simulated decision the router's decision
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from selector.core.acceptancestate import AcceptanceState, Contribution, OtherModels, restore
 from selector.core.correction import LiveStepCost
@@ -47,9 +47,11 @@ class Controller:
         self._fallback = fallback
         self._names = frozenset(spec.name for spec in context.backends)
 
-    def expected_output_tokens(self, text_type: str, max_output_tokens: int | None) -> float:
+    def expected_output_tokens(
+        self, text_type: str, max_output_tokens: int | None, probabilities: Sequence[float] | None = None
+    ) -> float:
         """For building a `RequestView`."""
-        return self.lengths.expected(text_type, max_output_tokens)
+        return self.lengths.expected(text_type, max_output_tokens, probabilities)
 
     def decide(self, request: RequestView, now_s: float) -> Decision:
         """Decides, and counts the request as in flight on the chosen backend (unless it is refused)."""

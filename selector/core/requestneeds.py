@@ -52,7 +52,8 @@ def output_format(body: Mapping[str, object]) -> str | None:
             return kind
     for options in _options(body):
         for field in _GRAMMAR_FIELDS:
-            if _asks(options.get(field)):
+            value = options.get(field)
+            if value and _asks(value):
                 return field
     return None
 
@@ -60,6 +61,8 @@ def output_format(body: Mapping[str, object]) -> str | None:
 def _options(body: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     yield body
     nested = body.get("sampling_params")
+    if nested is None:
+        return
     for options in nested if isinstance(nested, list) else [nested]:
         if isinstance(options, Mapping):
             yield options

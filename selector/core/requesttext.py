@@ -11,7 +11,7 @@ Work is bounded: of a long text only the start and the end are copied, of a long
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import orjson
 
@@ -88,14 +88,14 @@ class RequestText:
 _ROLES = {"developer": "system", "function": "tool"} | {role: role for role in ("system", "user", "assistant", "tool")}
 
 
-@dataclass(slots=True, kw_only=True)
 class _Tally:
     """Adds up texts: keeps them for sampling, counts characters and bytes."""
 
-    texts: list[str] = field(default_factory=list)
-    chars: float = 0.0
-    byte_count: float = 0.0
-    longest_chars: float = 0.0
+    __slots__ = ("byte_count", "chars", "longest_chars", "texts")
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.chars = self.byte_count = self.longest_chars = 0.0
 
     def add(self, texts: Sequence[str], scale: float) -> None:
         """Adds the texts of one message; `scale` is how many texts stand behind each one given."""
@@ -179,10 +179,12 @@ def _extract_prompt(body: Mapping[str, object], prompt: object) -> RequestText:
 
 def _call_arguments(message: Mapping[str, object]) -> list[str]:
     """The arguments of a message's tool calls, one string a call (empty where they are not a string)."""
-    calls = message.get("tool_calls")
+    calls, older_call = message.get("tool_calls"), message.get("function_call")
+    if calls is None and older_call is None:
+        return []
     listed: list[object] = ends(calls)[0] if isinstance(calls, list) else []
     functions = [call.get("function") for call in listed if isinstance(call, Mapping)]
-    functions.append(message.get("function_call"))
+    functions.append(older_call)
     arguments = [function.get("arguments") for function in functions if isinstance(function, Mapping)]
     return [argument if isinstance(argument, str) else "" for argument in arguments]
 

@@ -57,7 +57,7 @@ def signs_of(words: Words, request: RequestText) -> Floats:
     found = [count * density for count in words.topics]
     found += [share * per_full for share, per_full in zip(words.byte_kinds, _PER_FULL_SHARE, strict=False)]
     found.append(request.is_dialogue)
-    return np.minimum(np.array(found, np.float32), _ONE)
+    return np.minimum(np.fromiter(found, np.float32, len(SIGNS)), _ONE)
 
 
 def fingerprint() -> str:

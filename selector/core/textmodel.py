@@ -1,7 +1,7 @@
 """The text type's log-odds: rules written by hand, corrected by weights that were learned around them.
 
     score(type) = prior + structure + rules + Σ signs · W_signs + Σ W_grams[gram] / (grams + GRAM_DAMPING)
-    probabilities = softmax(score / temperature)
+    probabilities = softmax(score / temperature of the type whose score is highest)
 
 The learned part is a softmax regression with the rules as a fixed offset and a penalty on every weight, so it stays at
 nothing where the sources it was trained on say nothing in common. Training is in bench/train_texttype.py; the arrays
@@ -11,7 +11,7 @@ ship as data and come in as arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,8 +44,9 @@ class TextModel:
     """(`BUCKETS`, text types)"""
     sign_weights: Floats
     """(`SIGNS`, text types)"""
-    temperature: float
-    """What scores are divided by before the softmax, so that probabilities are the shares that come true."""
+    temperatures: tuple[float, ...]
+    """By text type: what scores are divided by before the softmax where that type's is the highest, so that
+    probabilities are the shares that come true. One for each, because rules are surer of some types than of others."""
 
     def __post_init__(self) -> None:
         for name, weights, rows in (
@@ -54,8 +55,8 @@ class TextModel:
         ):
             if weights.shape != (rows, len(TEXT_TYPES)) or not np.isfinite(weights).all():
                 raise DomainError(f"{name} {weights.shape}: must be finite, of shape {(rows, len(TEXT_TYPES))}")
-        if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise DomainError(f"temperature {self.temperature}: must be a positive number")
+        if len(self.temperatures) != len(TEXT_TYPES) or not all(0 < each < math.inf for each in self.temperatures):
+            raise DomainError(f"temperatures {self.temperatures}: must be a positive number for each text type")
 
 
 def untrained() -> TextModel:
@@ -64,23 +65,25 @@ def untrained() -> TextModel:
     return TextModel(
         gram_weights=np.zeros((BUCKETS, types), np.float32),
         sign_weights=np.zeros((len(SIGNS), types), np.float32),
-        temperature=1.0,
+        temperatures=(1.0,) * types,
     )
 
 
-def scores(request: RequestText, model: TextModel) -> list[float]:
-    """Log-odds by text type, before the temperature."""
+def scores(request: RequestText, model: TextModel) -> tuple[list[float], list[Evidence]]:
+    """Log-odds by text type, before the temperatures, and what was found by rule."""
     words = cut(request.text)
     grams = grams_of(words)
-    learned = signs_of(words, request) @ model.sign_weights
-    learned += gram_sum(grams, model.gram_weights) * gram_scale(len(grams))
-    return [ruled + corrected for ruled, corrected in zip(rule_scores(words, request), learned.tolist(), strict=True)]
+    by_signs = signs_of(words, request).dot(model.sign_weights).tolist()
+    by_grams, scale = gram_sum(grams, model.gram_weights).tolist(), gram_scale(len(grams))
+    evidence = evidence_of(words, request)
+    ruled = zip(rule_scores(evidence), by_signs, by_grams, strict=True)
+    return [rule + sign + gram * scale for rule, sign, gram in ruled], evidence
 
 
-def rule_scores(words: Words, request: RequestText) -> list[float]:
+def rule_scores(evidence: Iterable[Evidence]) -> list[float]:
     """Prior, structure and rules: the part of `scores` that is not learned."""
     totals = list(_PRIORS)
-    for item in evidence_of(words, request):
+    for item in evidence:
         totals[_POSITION[item.text_type]] += item.weight
     return totals
 
@@ -92,7 +95,7 @@ def evidence_of(words: Words, request: RequestText) -> list[Evidence]:
 
 def gram_sum(grams: Hashes, weights: Floats) -> Floats:
     """Sum of the rows of the grams. As a product with ones, which is several times as fast as a sum over rows."""
-    total: Floats = _ONES[: len(grams)] @ weights.take(grams, axis=0)
+    total: Floats = _ONES[: len(grams)].dot(weights.take(grams, axis=0))
     return total
 
 
@@ -101,12 +104,13 @@ def gram_scale(grams: int) -> float:
     return 1.0 / (grams + GRAM_DAMPING)
 
 
-def probabilities(scores: list[float], temperature: float) -> tuple[float, ...]:
-    """Softmax of scores divided by the temperature; sums to 1."""
+def probabilities(scores: list[float], temperatures: tuple[float, ...]) -> tuple[float, ...]:
+    """Softmax of scores divided by the temperature of the highest; sums to 1."""
     top = max(scores)
+    temperature = temperatures[scores.index(top)]
     weights = [math.exp((score - top) / temperature) for score in scores]
     total = math.fsum(weights)
-    return tuple(weight / total for weight in weights)
+    return tuple([weight / total for weight in weights])
 
 
 def gram_evidence(request: RequestText, model: TextModel, text_type: str, count: int) -> list[tuple[str, float]]:
@@ -115,10 +119,9 @@ def gram_evidence(request: RequestText, model: TextModel, text_type: str, count:
     grams = grams_of(words)
     found, first_at, times = np.unique(grams, return_index=True, return_counts=True)
     nats = model.gram_weights[found, _POSITION[text_type]] * times * gram_scale(len(grams))
-    starts = words.bytes.gram_starts()
     named = []
     for place in np.argsort(-nats, kind="stable")[:count].tolist():
-        start = int(starts[first_at[place]])
+        start = int(first_at[place])
         gram = words.bytes.folded[start : start + GRAM_BYTES].decode("utf-8", "replace")
         named.append((gram, float(nats[place])))
     return [(gram, weight) for gram, weight in named if weight > 0]
@@ -134,14 +137,13 @@ def sign_evidence(request: RequestText, model: TextModel, text_type: str, count:
 def _structure(text: RequestText) -> Iterator[Evidence]:
     """What the request's fields say. The weights outdo what text rules usually add up to, in order of precedence."""
     if text.has_tools:
-        yield Evidence(text_type="tool_call", weight=22.0, reason=f"tools offered ({text.tools})")
+        yield Evidence("tool_call", 22.0, "tools offered ({:.0f})", text.tools)
         if text.is_dialogue or text.roles.count("user") > 1:
-            yield Evidence(text_type="agentic", weight=26.0, reason="a dialogue with tools at hand")
+            yield Evidence("agentic", 26.0, "a dialogue with tools at hand")
         elif text.system:
             ruling_frac = min(1.0, len(text.system) / _RULING_SYSTEM_CHARS)
-            reason = "a system prompt that rules how tools are used"
-            yield Evidence(text_type="agentic", weight=26.0 * ruling_frac, reason=reason)
+            yield Evidence("agentic", 26.0 * ruling_frac, "a system prompt that rules how tools are used")
     if text.tool_messages or text.tool_calls:
-        yield Evidence(text_type="agentic", weight=28.0, reason=f"tool results so far ({text.tool_messages})")
+        yield Evidence("agentic", 28.0, "tool results so far ({:.0f})", text.tool_messages)
     if text.output_format:
-        yield Evidence(text_type="structured_output", weight=18.0, reason=f"answer bound to {text.output_format}")
+        yield Evidence("structured_output", 18.0, f"answer bound to {text.output_format}")

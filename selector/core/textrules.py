@@ -31,10 +31,13 @@ _FORMULAS = (
 """Patterns with a sign that each needs, so that a text without it is not searched."""
 _NUMBER_ORDERS = ("calculate", "compute", "find ", "determine ", "how m")
 _MATH_SIGNS = re.compile("[∑∫√≤≥∈∀∃∞±×÷∂∇]")
+_MATH_SIGN_BYTES = (0xE2, 0xB1, 0x97, 0xB7)
+"""One of these is in the UTF-8 of each of those signs; looking for a byte is many times as fast as for the signs."""
 _CODE_LINE = re.compile(
-    r"\n[ \t>]*(?:def \w|class \w|import \w|from [\w.]+ import|#include|#!/|using \w|package \w|public |private "
-    r"|func |fn |function\b|assert\b|return\b|(?:const|let|var) \w|@\w+\(|for ?\(|if ?\(|while ?\(|>>> |\$ \w"
-    r"|\w+ = |SELECT\b|INSERT\b)"
+    # Indentation is not given back (`*+`), so that a line of prose is left at once; `>>> ` itself looks like some.
+    r"\n(?:[ \t>]*>>> |[ \t>]*+(?:def \w|class \w|import \w|from [\w.]+ import|#include|#!/|using \w|package \w"
+    r"|public |private |func |fn |function\b|assert\b|return\b|(?:const|let|var) \w|@\w+\(|for ?\(|if ?\("
+    r"|while ?\(|\$ \w|\w+ = |SELECT\b|INSERT\b))"
 )
 _TOOL_LIST = re.compile(r"""["'](?:parameters|arguments|inputs|input_schema)["']\s*:\s*[{\[]""")
 _SIGNATURE = re.compile(r"\n[ \d.*-]*(?P<name>[A-Za-z]\w+)\([^()\n]*\) ?(?:->|:|-|\n)")
@@ -47,6 +50,8 @@ _TOOL_TURN = re.compile(
 _JSON_FORM = re.compile(r"""\{\s*["'][\w -]+["']\s*:""")
 _FORM_WORDS = ("format", "schema", "form", "fields", "keys", "structure", "object", "reply with", "respond with")
 _PROGRAMMING_SIGNS = ("c++", "c#", ".js", ".py", "node.js", ".net ")
+_MAYBE_PROGRAMMING = re.compile(r"\.(?:js|py|net )")
+"""Found where one of the signs with a stop is, in one pass."""
 
 
 class Evidence(NamedTuple):
@@ -55,7 +60,15 @@ class Evidence(NamedTuple):
     text_type: str
     weight: float
     """Nats added to the type's log-score; negative speaks against it."""
-    reason: str
+    form: str
+    """The reason in words, with a place for what was seen."""
+    seen: float = 0.0
+    """Put into words only where somebody reads them."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in words."""
+        return self.form.format(self.seen)
 
 
 def text_evidence(request: RequestText) -> list[Evidence]:
@@ -90,21 +103,20 @@ def _orders(words: Words, request: RequestText) -> Iterator[Evidence]:
         yield from _tools_in_text(text, lowered, topics[lexicon.TOOL_OFFERS], is_dialogue=request.is_dialogue)
         orders = topics[lexicon.STEP_ORDERS]
         if orders:
-            weight = min(6.0 * orders, 20.0)
-            yield Evidence(text_type="agentic", weight=weight, reason=f"orders for several steps ({orders:.0f})")
+            yield Evidence("agentic", min(6.0 * orders, 20.0), "orders for several steps ({})", orders)
     if "{" in lowered or "json" in lowered:
         yield from _json_in_text(lowered, topics[lexicon.JSON_ORDERS])
 
 
-def _tools_in_text(text: str, lowered: str, offers: float, *, is_dialogue: bool) -> Iterator[Evidence]:
+def _tools_in_text(text: str, lowered: str, offers: int, *, is_dialogue: bool) -> Iterator[Evidence]:
     text_type = "agentic" if is_dialogue else "tool_call"
     described = len(_TOOL_LIST.findall(text)) if "name" in lowered else 0
     if described:
-        yield Evidence(text_type=text_type, weight=16.0, reason=f"tools listed in the text ({described})")
+        yield Evidence(text_type, 16.0, "tools listed in the text ({})", described)
     elif offers:
         signatures = len(_SIGNATURE.findall(text))
         weight = min(2.0 + 2.0 * offers + 2.0 * signatures, 12.0)
-        yield Evidence(text_type=text_type, weight=weight, reason=f"tools offered in the text ({offers:.0f})")
+        yield Evidence(text_type, weight, "tools offered in the text ({})", offers)
 
 
 def _dialogue_with_tools(words: Words, request: RequestText) -> Iterator[Evidence]:
@@ -112,18 +124,16 @@ def _dialogue_with_tools(words: Words, request: RequestText) -> Iterator[Evidenc
         return
     turns = len(_TOOL_TURN.findall(words.lowered))
     if turns:
-        reason = f"commands or their output in the turns ({turns})"
-        yield Evidence(text_type="agentic", weight=min(15.0 + 2.0 * turns, 21.0), reason=reason)
+        yield Evidence("agentic", min(15.0 + 2.0 * turns, 21.0), "commands or their output in the turns ({})", turns)
 
 
-def _json_in_text(lowered: str, orders: float) -> Iterator[Evidence]:
+def _json_in_text(lowered: str, orders: int) -> Iterator[Evidence]:
     if orders and ("json" in lowered or "schema" in lowered):
-        weight = min(2.5 + orders, 5.0)
-        yield Evidence(text_type="structured_output", weight=weight, reason="JSON is asked for in the text")
+        yield Evidence("structured_output", min(2.5 + orders, 5.0), "JSON is asked for in the text")
     if '"$schema"' in lowered or (_quoted("properties", lowered) and _quoted("type", lowered)):
-        yield Evidence(text_type="structured_output", weight=11.0, reason="a JSON Schema in the text")
+        yield Evidence("structured_output", 11.0, "a JSON Schema in the text")
     elif "{" in lowered and any(word in lowered for word in _FORM_WORDS) and _JSON_FORM.search(lowered):
-        yield Evidence(text_type="structured_output", weight=4.0, reason="the form of a JSON object in the text")
+        yield Evidence("structured_output", 4.0, "the form of a JSON object in the text")
 
 
 def _quoted(name: str, text: str) -> bool:
@@ -133,75 +143,73 @@ def _quoted(name: str, text: str) -> bool:
 def _language(words: Words) -> Iterator[Evidence]:
     english, romansh, *others = words.language_share
     other = max(others)
-    name = lexicon.LANGUAGES[2 + others.index(other)]
     foreign = max(romansh, other)
     if foreign > 0.04:
         weight = 12.0 * _ramp(foreign / (foreign + english), 0.2, 0.5) * _ramp(foreign, 0.04, 0.16)
         # A single short word may be a name or a variable.
-        weight *= _ramp(max(words.language_words[1:]), 0, 2)
+        weight *= _ramp(words.foreign_words, 0, 2)
         # Romance languages share words: Romansh has to cover more of the text than any other.
         romansh_part = _ramp((romansh - other) / foreign, -0.05, 0.2)
         if weight * romansh_part > 0:
-            yield Evidence(
-                text_type="romansh", weight=weight * romansh_part, reason=f"Romansh function words {romansh:.0%}"
-            )
+            yield Evidence("romansh", weight * romansh_part, "Romansh function words {:.0%}", romansh)
         if weight * (1 - romansh_part) > 0:
-            reason = f"{name} function words {other:.0%}"
-            yield Evidence(text_type="multilingual", weight=weight * (1 - romansh_part), reason=reason)
+            name = lexicon.LANGUAGES[2 + others.index(other)]
+            yield Evidence("multilingual", weight * (1 - romansh_part), name + " function words {:.0%}", other)
     if english < 0.1 and not words.topic_words[lexicon.PROGRAMMING]:
         accented = 0.0 if words.text.isascii() else words.share_of("accented letters")
         # Romansh has accents too, so they say little beside its words.
         weight = (1.0 - english / 0.1) * (4.5 * _ramp(words.total, 2, 7) + 3.0 * _ramp(accented, 0.0, 0.04))
         weight *= (1.0 - _ramp(romansh, 0.0, 0.1)) * (1.0 - _ramp(_programming_signs(words), 0.005, 0.03))
         if weight > 0:
-            yield Evidence(text_type="multilingual", weight=weight, reason="hardly any English function words")
+            yield Evidence("multilingual", weight, "hardly any English function words")
     non_latin = 0.0 if words.text.isascii() else words.share_of("letters beyond Western Europe")
     if non_latin > 0.02:
-        weight = 12.0 * _ramp(non_latin, 0.02, 0.1)
-        yield Evidence(text_type="multilingual", weight=weight, reason=f"non-Latin script {non_latin:.0%}")
+        yield Evidence("multilingual", 12.0 * _ramp(non_latin, 0.02, 0.1), "non-Latin script {:.0%}", non_latin)
 
 
 def _answer_language(words: Words) -> Iterator[Evidence]:
     if words.topic_words[lexicon.ROMANSH_NAMES]:
         mentioned = _INTO_LANGUAGE.findall(words.ends) + _ROMANSH_PASSAGE.findall(words.ends)
         if not lexicon.TOPIC_WORDS[lexicon.ROMANSH_NAMES].isdisjoint(mentioned):
-            yield Evidence(text_type="romansh", weight=14.0, reason="Romansh is asked for")
+            yield Evidence("romansh", 14.0, "Romansh is asked for")
     elif words.topic_words[lexicon.LANGUAGE_NAMES] and words.topic_words[lexicon.WRITING_VERBS]:
         wanted = _INTO_LANGUAGE.findall(words.ends)
         if not lexicon.TOPIC_WORDS[lexicon.LANGUAGE_NAMES].isdisjoint(wanted):
-            yield Evidence(text_type="multilingual", weight=5.0, reason="an answer in another language is asked for")
+            yield Evidence("multilingual", 5.0, "an answer in another language is asked for")
 
 
 def _length(request: RequestText) -> Iterator[Evidence]:
     weight = 11.0 * _ramp(request.longest_chars, 7_500, 9_500)
     if weight > 0:
-        yield Evidence(
-            text_type="long_document", weight=weight, reason=f"a text of {request.longest_chars:,} characters"
-        )
+        yield Evidence("long_document", weight, "a text of {:,} characters", request.longest_chars)
 
 
 def _code(words: Words, request: RequestText, code_lines: int) -> Iterator[Evidence]:
     variety = words.variety(lexicon.CODE)
     if variety > 0.02:
-        yield Evidence(
-            text_type="code", weight=4.5 * _ramp(variety, 0.02, 0.14), reason=f"programming words {variety:.0%}"
-        )
+        yield Evidence("code", 4.5 * _ramp(variety, 0.02, 0.14), "programming words {:.0%}", variety)
     tasks = words.topic_words[lexicon.PROGRAMMING_TASKS]
     if tasks:
         weight = 4.0 * _ramp(tasks / (words.distinct + 8), 0.0, 0.06)
-        yield Evidence(text_type="code", weight=weight, reason=f"phrases of programming tasks ({tasks:.0f})")
-    names = words.topic_words[lexicon.PROGRAMMING] + sum(sign in words.lowered for sign in _PROGRAMMING_SIGNS)
+        yield Evidence("code", weight, "phrases of programming tasks ({})", tasks)
+    names = words.topic_words[lexicon.PROGRAMMING] + _programming_names(words.lowered)
     if names:
         weight = min(3.0 + names, 5.5) * _ramp(-words.total, -300, -30)
-        yield Evidence(text_type="code", weight=weight, reason=f"names of programming tools ({names:.0f})")
-    signs = words.share_of("brackets and braces") + words.share_of("equals and underscores")
+        yield Evidence("code", weight, "names of programming tools ({})", names)
+    signs = _programming_signs(words)
     if signs > 0.01:
-        yield Evidence(text_type="code", weight=2.5 * _ramp(signs, 0.01, 0.05), reason=f"programming signs {signs:.0%}")
+        yield Evidence("code", 2.5 * _ramp(signs, 0.01, 0.05), "programming signs {:.0%}", signs)
     if code_lines:
-        yield Evidence(text_type="code", weight=min(1.5 * code_lines, 4.0), reason=f"lines of code ({code_lines})")
+        yield Evidence("code", min(1.5 * code_lines, 4.0), "lines of code ({})", code_lines)
     if request.code_fence_frac > 0.05:
-        weight = 4.0 * _ramp(request.code_fence_frac, 0.05, 0.4)
-        yield Evidence(text_type="code", weight=weight, reason="a code block")
+        yield Evidence("code", 4.0 * _ramp(request.code_fence_frac, 0.05, 0.4), "a code block")
+
+
+def _programming_names(lowered: str) -> int:
+    """How many of `_PROGRAMMING_SIGNS` occur. Most texts hold none, and that is seen fast."""
+    if "+" in lowered or "#" in lowered or _MAYBE_PROGRAMMING.search(lowered):
+        return sum(sign in lowered for sign in _PROGRAMMING_SIGNS)
+    return 0
 
 
 def _programming_signs(words: Words) -> float:
@@ -211,21 +219,17 @@ def _programming_signs(words: Words) -> float:
 def _math(words: Words, *, has_code: bool) -> Iterator[Evidence]:
     variety = words.variety(lexicon.MATH)
     if variety > 0.02:
-        yield Evidence(
-            text_type="math", weight=5.0 * _ramp(variety, 0.02, 0.10), reason=f"words of mathematics {variety:.0%}"
-        )
+        yield Evidence("math", 5.0 * _ramp(variety, 0.02, 0.10), "words of mathematics {:.0%}", variety)
     formulas = sum(len(pattern.findall(words.text)) for sign, pattern in _FORMULAS if sign in words.text)
-    if not words.text.isascii():
+    if not words.text.isascii() and any(byte in words.bytes.raw for byte in _MATH_SIGN_BYTES):
         formulas += len(_MATH_SIGNS.findall(words.text))
     if formulas:
-        yield Evidence(text_type="math", weight=min(1.5 + 0.7 * formulas, 4.0), reason=f"formulas ({formulas})")
+        yield Evidence("math", min(1.5 + 0.7 * formulas, 4.0), "formulas ({})", formulas)
     if not has_code and _asks_for_a_number(words):
         quantities = words.numbers + words.topic_words[lexicon.QUANTITY]
         density = quantities / (words.total + 8)
         if density > 0.03:
-            yield Evidence(
-                text_type="math", weight=6.0 * _ramp(density, 0.03, 0.11), reason="a question about quantities"
-            )
+            yield Evidence("math", 6.0 * _ramp(density, 0.03, 0.11), "a question about quantities")
 
 
 def _asks_for_a_number(words: Words) -> bool:
@@ -241,22 +245,20 @@ def _news(words: Words) -> Iterator[Evidence]:
     variety = words.variety(lexicon.NEWS)
     if variety > 0.02:
         weight = 4.5 * long_enough * _ramp(variety, 0.02, 0.09)
-        yield Evidence(text_type="news", weight=weight, reason=f"words of reporting {variety:.0%}")
+        yield Evidence("news", weight, "words of reporting {:.0%}", variety)
     if words.topic_words[lexicon.ARTICLES]:
-        yield Evidence(text_type="news", weight=2.5 * long_enough, reason="a request about an article")
+        yield Evidence("news", 2.5 * long_enough, "a request about an article")
     asking = words.variety(lexicon.REQUEST)
     if asking < 0.09:
         # News passages tell; they do not ask.
         weight = (2.5 if "?" not in words.text else 1.5) * long_enough * (1 - asking / 0.09)
-        yield Evidence(text_type="news", weight=weight, reason="a report rather than a request")
+        yield Evidence("news", weight, "a report rather than a request")
 
 
 def _conversation(words: Words) -> Iterator[Evidence]:
     asking = words.variety(lexicon.REQUEST)
     if asking > 0:
-        yield Evidence(
-            text_type="conversation", weight=2.5 * _ramp(asking, 0.02, 0.13), reason=f"words of asking {asking:.0%}"
-        )
+        yield Evidence("conversation", 2.5 * _ramp(asking, 0.02, 0.13), "words of asking {:.0%}", asking)
 
 
 def _ramp(value: float, low: float, high: float) -> float:

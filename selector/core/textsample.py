@@ -5,13 +5,14 @@ Every function here takes time that does not grow with the length of what it rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 EXAMINED_ITEMS = 256
 """Most messages, parts or prompts of one list that are visited: the first quarter, and the rest from the end."""
 
 _EXACT_BYTES_CHARS = 4_096
+_PIECE_CHARS = 512
 
 _Item = TypeVar("_Item")
 
@@ -45,13 +46,11 @@ def sample(texts: Sequence[str], head_chars: int, tail_chars: int) -> str:
     """
     if sum(map(len, texts)) + len(texts) <= head_chars + tail_chars:
         return "\n".join(texts)
-    head = _take(texts, head_chars - 1)
-    # The end is the start of everything reversed; only as much of each text as may be taken is.
-    tail = _take((text[: -tail_chars - 1 : -1] for text in reversed(texts)), tail_chars)
-    return f"{head}\n{tail[::-1]}"
+    head, tail = _start(texts, head_chars - 1), _end(texts, tail_chars)
+    return f"{head}\n{tail}"
 
 
-def _take(texts: Iterable[str], budget_chars: int) -> str:
+def _start(texts: Sequence[str], budget_chars: int) -> str:
     """The first `budget_chars` characters of the texts, one to a line."""
     taken: list[str] = []
     for text in texts:
@@ -62,13 +61,23 @@ def _take(texts: Iterable[str], budget_chars: int) -> str:
     return "\n".join(taken)
 
 
+def _end(texts: Sequence[str], budget_chars: int) -> str:
+    """The last `budget_chars` characters of the texts, one to a line."""
+    taken: list[str] = []
+    for text in reversed(texts):
+        if budget_chars <= 0:
+            break
+        taken.append(text[-budget_chars:])
+        budget_chars -= len(taken[-1]) + 1
+    return "\n".join(reversed(taken))
+
+
 def utf8_bytes(text: str) -> int:
     """UTF-8 length; of a long text that is not ASCII, from the bytes per character of its start, middle and end."""
     if text.isascii():
         return len(text)
     if len(text) <= _EXACT_BYTES_CHARS:
         return len(text.encode("utf-8", "surrogatepass"))
-    piece = _EXACT_BYTES_CHARS // 3
     middle = len(text) // 2
-    pieces = text[:piece] + text[middle : middle + piece] + text[-piece:]
+    pieces = text[:_PIECE_CHARS] + text[middle : middle + _PIECE_CHARS] + text[-_PIECE_CHARS:]
     return round(len(text) * len(pieces.encode("utf-8", "surrogatepass")) / len(pieces))

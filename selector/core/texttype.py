@@ -20,6 +20,7 @@ The weights are data: selector.files.textmodel reads them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from selector.core.prompttokens import ascii_chars_for_prompt_tokens, estimate_prompt_tokens
@@ -69,6 +70,13 @@ class TextEstimate:
     """The most probable of `TEXT_TYPES`; `unknown` for an empty request only."""
     probabilities: tuple[float, ...]
     """Over `TEXT_TYPES`, summing to 1; all equal when the type is unknown."""
+    evidence: tuple[Evidence, ...] = ()
+    """What was found by structure and rule, for this type and for others."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What of it spoke for the type, in words, strongest first; nothing of the text itself."""
+        return _reasons_for(self.text_type, self.evidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,18 +95,24 @@ def classify(text: RequestText, model: TextModel) -> TextEstimate:
     """The text type of a request, with its probabilities."""
     if text.is_empty:
         return TextEstimate(text_type=UNKNOWN_TEXT_TYPE, probabilities=_UNIFORM)
-    found = probabilities(scores(text, model), model.temperature)
-    return TextEstimate(text_type=TEXT_TYPES[found.index(max(found))], probabilities=found)
+    scored, evidence = scores(text, model)
+    found = probabilities(scored, model.temperatures)
+    text_type = TEXT_TYPES[found.index(max(found))]
+    return TextEstimate(text_type=text_type, probabilities=found, evidence=tuple(evidence))
+
+
+def _reasons_for(text_type: str, evidence: Iterable[Evidence]) -> tuple[str, ...]:
+    spoke = [item for item in evidence if item.text_type == text_type and item.weight > 0]
+    spoke.sort(key=lambda item: -item.weight)
+    return tuple([item.reason for item in spoke[:_REASONS]])
 
 
 def explain(text: RequestText, model: TextModel, text_type: str) -> Explanation:
     """What spoke for `text_type`, as `classify` found it. Costs several times as much as `classify`."""
     if text_type == UNKNOWN_TEXT_TYPE:
         return Explanation(reasons=("nothing to read",), signs=(), grams=())
-    spoke = [item for item in evidence_of(cut(text.text), text) if item.text_type == text_type and item.weight > 0]
-    spoke.sort(key=lambda item: -item.weight)
     return Explanation(
-        reasons=tuple(item.reason for item in spoke[:_REASONS]) or ("nothing speaks for another type",),
+        reasons=_reasons_for(text_type, evidence_of(cut(text.text), text)) or ("nothing speaks for another type",),
         signs=tuple(sign_evidence(text, model, text_type, _SIGNS)),
         grams=tuple(gram_evidence(text, model, text_type, _GRAMS)),
     )

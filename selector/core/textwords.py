@@ -1,19 +1,21 @@
 """A text cut into words once and counted against the word lists, for text rules and text model alike.
 
-Every word of a list, and every pair of words, has one integer with a field of `_FIELD_BITS` bits for each list, 1 in
-the fields of the lists it stands in. The sum of the integers of a text's words then holds the counts of all lists.
+Every listed word has two integers, one for the languages and one for the topics, with a field of `_FIELD_BITS` bits for
+each list, 1 in the fields of the lists it stands in; every listed pair of words has one for the topics. The sum of the
+integers of a text's words then holds the counts of all lists: with repetitions for languages, without for topics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import compress, pairwise, repeat
+from itertools import pairwise
+from struct import Struct
 from typing import NamedTuple
-
-import numpy as np
 
 from selector.core import textlexicon as lexicon
 from selector.core.texthash import MAX_BYTES, FoldedText, fold
+
+Word = bytes
 
 END_CHARS = 300
 
@@ -39,8 +41,9 @@ BYTE_KINDS: Mapping[str, bytes] = {
 _FIELD_BITS = 16
 """A text of `MAX_BYTES` has fewer words than a field can count."""
 _LONGEST_NUMBER = 12
-_LANGUAGES, _TOPICS = len(lexicon.LANGUAGES), len(lexicon.TOPICS)
-_FIELDS = _LANGUAGES + _TOPICS + 1
+_LANGUAGE_FIELDS = Struct(f"<{len(lexicon.LANGUAGES) + 1}H")
+"""Languages, then numbers."""
+_TOPIC_FIELDS = Struct(f"<{len(lexicon.TOPICS)}H")
 _BLANK_FOR_SIGNS = bytes(byte if byte >= 128 or chr(byte).isalnum() else ord(" ") for byte in range(256))
 
 
@@ -57,16 +60,27 @@ class Words(NamedTuple):
     """Words that are digits alone; of more than `_LONGEST_NUMBER` digits, none."""
     distinct: int
     """Different words and numbers."""
+    different: set[Word]
+    """Those."""
     language_share: list[float]
     """By language (`lexicon.LANGUAGES`): share of the words that are its function words."""
-    language_words: list[int]
-    """By language: how many different function words of it occur."""
-    topics: list[int]
+    topics: tuple[int, ...]
     """By topic (`lexicon.TOPICS`): how many of its words and pairs of words occur, repetitions not counted."""
     topic_words: Mapping[str, int]
     """The same by name."""
     byte_kinds: list[float]
     """By kind (`BYTE_KINDS`): share of the text's bytes, as UTF-8, that are of it."""
+
+    @property
+    def foreign_words(self) -> int:
+        """The most different function words of one language other than English: 0, 1, or 2 for two and more."""
+        seen = 0
+        for word in self.different:
+            languages = _LANGUAGES_OF.get(word, 0) & _FOREIGN
+            if seen & languages:
+                return 2
+            seen |= languages
+        return 1 if seen else 0
 
     @property
     def ends(self) -> str:
@@ -88,11 +102,9 @@ def cut(text: str) -> Words:
     pieces = fold(text)
     words = pieces.folded.translate(_BLANK_FOR_SIGNS).split()
     different = set(words)
-    in_lists = _counts(words)
-    different_in_lists = _different_counts(words, different)
-    numbers = in_lists[-1]
+    *in_languages, numbers = _in_languages(words)
     total = max(1, len(words) - numbers)
-    topics = different_in_lists[_LANGUAGES:-1]
+    topics = _in_topics(words, different)
     return Words(
         text,
         pieces.folded.decode("utf-8", "replace"),
@@ -100,8 +112,8 @@ def cut(text: str) -> Words:
         total,
         numbers,
         len(different),
-        [count / total for count in in_lists[:_LANGUAGES]],
-        different_in_lists[:_LANGUAGES],
+        different,
+        [count / total for count in in_languages],
         topics,
         dict(zip(lexicon.TOPICS, topics, strict=True)),
         _shares_of_kinds(pieces.raw),
@@ -111,29 +123,29 @@ def cut(text: str) -> Words:
 def topics_in(text: str) -> Mapping[str, int]:
     """`Words.topic_words` of a text of which nothing else is asked."""
     words = fold(text).folded.translate(_BLANK_FOR_SIGNS).split()
-    return dict(zip(lexicon.TOPICS, _different_counts(words, set(words))[_LANGUAGES:-1], strict=True))
+    return dict(zip(lexicon.TOPICS, _in_topics(words, set(words)), strict=True))
 
 
-def _counts(words: Iterable[bytes]) -> list[int]:
-    """By list: how many of the words stand in it. Languages, topics, and numbers last."""
-    return _fields(sum(map(_LISTS_OF.get, words, repeat(0))))
+def _in_languages(words: Iterable[Word]) -> tuple[int, ...]:
+    """By language: how many of the words are its function words; numbers last."""
+    return _fields(filter(None, map(_LANGUAGES_OF.get, words)), _LANGUAGE_FIELDS)
 
 
-def _different_counts(words: list[bytes], different: set[bytes]) -> list[int]:
-    """By list: how many different words and pairs of words of it occur."""
-    pairs = set(compress(pairwise(words), map(_FIRST_OF_PAIRS.__contains__, words)))
-    return _fields(sum(map(_LISTS_OF.get, different, repeat(0))) + sum(map(_PAIR_LISTS.get, pairs, repeat(0))))
+def _in_topics(words: list[Word], different: set[Word]) -> tuple[int, ...]:
+    """By topic: how many different words and pairs of words of it occur."""
+    pairs = _PAIRS.intersection(pairwise(words))
+    of_words = map(_TOPICS_OF.__getitem__, different & _TOPIC_WORDS)
+    return _fields((*of_words, *map(_TOPICS_OF_PAIR.__getitem__, pairs)), _TOPIC_FIELDS)
 
 
-def _fields(total: int) -> list[int]:
-    fields: list[int] = np.frombuffer(total.to_bytes(_FIELDS * _FIELD_BITS // 8, "little"), "<u2").tolist()
-    return fields
+def _fields(integers: Iterable[int], layout: Struct) -> tuple[int, ...]:
+    """The fields of the sum of integers."""
+    return layout.unpack(sum(integers).to_bytes(layout.size, "little"))
 
 
 def _shares_of_kinds(raw: bytes) -> list[float]:
-    kinds = np.bincount(np.frombuffer(raw.translate(_KIND_OF_BYTE), np.uint8), minlength=len(BYTE_KINDS) + 1)
-    per_byte = 1.0 / max(1, len(raw))
-    return [count * per_byte for count in kinds[: len(BYTE_KINDS)].tolist()]
+    kinds, per_byte = raw.translate(_KIND_OF_BYTE, _BYTES_OF_NO_KIND), 1.0 / max(1, len(raw))
+    return [kinds.count(kind) * per_byte for kind in _KINDS]
 
 
 def _kind_of_byte() -> bytes:
@@ -145,24 +157,25 @@ def _kind_of_byte() -> bytes:
     return bytes(kinds)
 
 
-def _lists_of() -> tuple[dict[bytes, int], dict[tuple[bytes, ...], int]]:
-    """The integer of each word, and of each pair of words."""
-    numbers = ["0" * digits for digits in range(1, _LONGEST_NUMBER + 1)]
-    of_word: dict[bytes, int] = {}
-    of_pair: dict[tuple[bytes, ...], int] = {}
-    for position, entries in enumerate((*lexicon.LANGUAGE_WORDS.values(), *lexicon.TOPIC_WORDS.values(), numbers)):
-        field = 1 << position * _FIELD_BITS
+def _integers(lists: Iterable[Iterable[str]]) -> dict[tuple[Word, ...], int]:
+    """The integer of each word and of each pair of words."""
+    found: dict[tuple[Word, ...], int] = {}
+    for position, entries in enumerate(lists):
         for entry in entries:
             words = tuple(fold(entry).folded.split(b"_"))
-            if len(words) == 1:
-                of_word[words[0]] = of_word.get(words[0], 0) + field
-            else:
-                of_pair[words] = of_pair.get(words, 0) + field
-    return of_word, of_pair
+            found[words] = found.get(words, 0) + (1 << position * _FIELD_BITS)
+    return found
 
 
 assert MAX_BYTES // 2 < 2**_FIELD_BITS
 _KIND_OF_BYTE = _kind_of_byte()
+_BYTES_OF_NO_KIND = bytes(byte for byte in range(256) if _KIND_OF_BYTE[byte] == len(BYTE_KINDS))
 _KIND_POSITION = {kind: position for position, kind in enumerate(BYTE_KINDS)}
-_LISTS_OF, _PAIR_LISTS = _lists_of()
-_FIRST_OF_PAIRS = frozenset(pair[0] for pair in _PAIR_LISTS)
+_KINDS = range(len(BYTE_KINDS))
+_NUMBERS = ["0" * digits for digits in range(1, _LONGEST_NUMBER + 1)]
+_LANGUAGES_OF = {words[0]: field for words, field in _integers((*lexicon.LANGUAGE_WORDS.values(), _NUMBERS)).items()}
+_TOPICS_OF_PAIR = _integers(lexicon.TOPIC_WORDS.values())
+_TOPICS_OF = {words[0]: _TOPICS_OF_PAIR.pop(words) for words in list(_TOPICS_OF_PAIR) if len(words) == 1}
+_FOREIGN = (1 << (len(lexicon.LANGUAGES) * _FIELD_BITS)) - (1 << _FIELD_BITS)
+"""The fields of all languages but English, which comes first."""
+_TOPIC_WORDS, _PAIRS = frozenset(_TOPICS_OF), frozenset(_TOPICS_OF_PAIR)

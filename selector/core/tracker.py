@@ -12,13 +12,15 @@ poll found nothing new is no change: a policy that keeps what it derived from a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
 from selector.core.policy import BackendSpec
 from selector.core.types import (
     NO_CORRECTION,
+    TEXT_TYPES,
     BackendView,
     Correction,
     FleetView,
@@ -40,8 +42,21 @@ class OutputLengthModel:
         self._prior = (prior_tokens * prior_requests, prior_requests)
         self._sums: dict[str, tuple[float, float]] = {}
 
-    def expected(self, text_type: str, max_output_tokens: int | None) -> float:
-        """Expected answer of a new request, at least 1 token."""
+    def expected(
+        self, text_type: str, max_output_tokens: int | None, probabilities: Sequence[float] | None = None
+    ) -> float:
+        """Expected answer of a new request, at least 1 token; with `probabilities` over `TEXT_TYPES`, of their mixture.
+
+        Raises `ValueError` for probabilities of another length.
+        """
+        if probabilities is None:
+            return self._expected(text_type, max_output_tokens)
+        types = zip(probabilities, TEXT_TYPES, strict=True)
+        lengths = [(share, self._expected(name, max_output_tokens)) for share, name in types if share > 0.0]
+        # Probabilities sum to 1 but for rounding, which must not lift the answer above its bound.
+        return min(math.fsum(share * length for share, length in lengths), max(length for _, length in lengths))
+
+    def _expected(self, text_type: str, max_output_tokens: int | None) -> float:
         total, count = self._sums.get(text_type, self._prior)
         mean = total / count
         return max(1.0, mean if max_output_tokens is None else min(mean, float(max_output_tokens)))

@@ -56,6 +56,8 @@ class RequestView:
     text_type: str = UNKNOWN_TEXT_TYPE
     text_probabilities: tuple[float, ...] | None = None
     """Probabilities over `TEXT_TYPES`, summing to 1; `None` means that `text_type` is certain (or unknown)."""
+    text_reasons: tuple[str, ...] = ()
+    """What spoke for `text_type`, in words, for logs and explanations; nothing of the text itself."""
     slo_class: str = "default"
     tbt_target_ms: float | None = None
     """The bound on this request's time between tokens, `None` if it asked for none."""

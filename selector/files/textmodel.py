@@ -1,6 +1,6 @@
 """The trained text model on disk: arrays in one file, where they come from in another.
 
-texttype.npz    gram_weights (float16), sign_weights (float32), temperature; read without pickle
+texttype.npz    gram_weights (float16), sign_weights (float32), temperatures; read without pickle
 texttype.json   version, sha256 of the arrays, text types and signs in the order of the arrays, and provenance:
                 script, date, versions, sources with licences, and how well the model did on sources left out
 """
@@ -24,7 +24,7 @@ from selector.core.textmodel import TextModel
 from selector.core.types import TEXT_TYPES
 from selector.errors import DomainError, TextModelError
 
-VERSION = 1
+VERSION = 2
 _REMEDY = "train again with bench/train_texttype.py, or reinstall the package"
 
 
@@ -52,7 +52,7 @@ def load_text_model(path: Path) -> TextModel:
             return TextModel(
                 gram_weights=np.ascontiguousarray(arrays["gram_weights"], np.float32),
                 sign_weights=np.ascontiguousarray(arrays["sign_weights"], np.float32),
-                temperature=float(arrays["temperature"]),
+                temperatures=tuple(map(float, arrays["temperatures"])),
             )
     except (KeyError, TypeError, ValueError, zipfile.BadZipFile, DomainError) as error:
         raise TextModelError(str(path), f"not the arrays of a text model ({error})", _REMEDY) from None
@@ -65,7 +65,7 @@ def save_text_model(path: Path, model: TextModel, provenance: Mapping[str, Any])
         buffer,
         gram_weights=model.gram_weights.astype(np.float16),
         sign_weights=model.sign_weights,
-        temperature=np.float64(model.temperature),
+        temperatures=np.array(model.temperatures, np.float64),
     )
     content = buffer.getvalue()
     facts = {

@@ -10,7 +10,7 @@ can be replayed. Not a line of HTTP: the relay brings requests, the watch brings
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
@@ -90,9 +90,11 @@ class Dispatcher:
         """Seconds since the router started."""
         return self._clock()
 
-    def expected_output_tokens(self, text_type: str, max_output_tokens: int | None) -> float:
+    def expected_output_tokens(
+        self, text_type: str, max_output_tokens: int | None, probabilities: Sequence[float] | None
+    ) -> float:
         """For building a `RequestView`."""
-        return self.controller.expected_output_tokens(text_type, max_output_tokens)
+        return self.controller.expected_output_tokens(text_type, max_output_tokens, probabilities)
 
     def place(self, request: ClientRequest, tried: Collection[str] = ()) -> Flight:
         """Decides where `request` goes, `tried` backends left out. Raises `RefusedRequest` when it can go nowhere."""

@@ -19,6 +19,7 @@ def explanation(record: Record, acceptance: AcceptanceModel, tbt_quantile: float
             "arrival_s": view.arrival_s,
             "text_type": view.text_type,
             "text_probabilities": _likely_types(view.text_probabilities),
+            "text_reasons": list(view.text_reasons),
             "prompt_tokens": view.prompt_tokens,
             "expected_output_tokens": view.expected_output_tokens,
             "max_output_tokens": view.max_output_tokens,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ _SGLEXT_FIELDS = (
 
 _MOST_TEMPERATURE = 100.0
 
-ExpectedOutput = Callable[[str, int | None], float]
+ExpectedOutput = Callable[[str, int | None, Sequence[float] | None], float]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,18 +100,20 @@ class RequestReader:
         readable = _readable(route, fields)
         text = extract(readable)
         text_type, probabilities = trusted_type, None
+        reasons: tuple[str, ...] = ("told by the client",)
         if text_type is None:
             estimate = classify(text, self._text_model)
-            text_type, probabilities = estimate.text_type, estimate.probabilities
+            text_type, probabilities, reasons = estimate.text_type, estimate.probabilities, estimate.reasons
         max_output_tokens = _max_output_tokens(route, fields)
         view = RequestView(
             request_id=request_id,
             arrival_s=arrival_s,
             prompt_tokens=estimate_prompt_tokens(text),
-            expected_output_tokens=self._expected_output_tokens(text_type, max_output_tokens),
+            expected_output_tokens=self._expected_output_tokens(text_type, max_output_tokens, probabilities),
             max_output_tokens=max_output_tokens,
             text_type=text_type,
             text_probabilities=probabilities,
+            text_reasons=reasons,
             slo_class=slo_class,
             tbt_target_ms=target_ms if target_ms is not None else self._slo.tbt_target_ms(slo_class),
             needs=needs(readable),

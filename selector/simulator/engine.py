@@ -190,7 +190,9 @@ class Simulation:
             request_id=trace.request_id,
             arrival_s=now_s,
             prompt_tokens=trace.prompt_tokens,
-            expected_output_tokens=self._controller.expected_output_tokens(seen, trace.max_output_tokens),
+            expected_output_tokens=self._controller.expected_output_tokens(
+                seen, trace.max_output_tokens, request.seen_text_probabilities
+            ),
             max_output_tokens=trace.max_output_tokens,
             text_type=seen,
             text_probabilities=request.seen_text_probabilities,

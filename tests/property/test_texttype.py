@@ -59,6 +59,7 @@ def test_no_body_is_too_malformed(body: dict[str, Any]) -> None:
     assert len(estimate.probabilities) == len(TEXT_TYPES)
     explanation = explain(text, shipped_text_model(), estimate.text_type)
     assert explanation.reasons
+    assert not estimate.reasons or explanation.reasons == estimate.reasons
     if text.is_empty:
         assert estimate.text_type == "unknown"
     else:

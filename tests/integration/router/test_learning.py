@@ -147,6 +147,7 @@ async def test_estimates_are_shown_with_what_is_behind_them() -> None:
         assert "drafter_selector_acceptance_drift_alarms_total 0.0" in metrics
         decisions = [e for e in running.state.dispatcher.recent if e["event"] == "decision"]
         assert decisions[-1]["request"].temperature == 0.7  # type: ignore[attr-defined] # the entry holds objects
+        assert decisions[-1]["request"].text_reasons  # type: ignore[attr-defined] # as above
         candidate = decisions[-1]["candidates"][0]  # type: ignore[index] # as above
         assert candidate.accept_length > 1
         assert candidate.acceptance_samples > 0

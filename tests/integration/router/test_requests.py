@@ -74,6 +74,7 @@ async def test_a_header_that_cannot_be_used_is_refused_by_name(header: str, valu
 async def test_a_text_type_from_the_client_counts_only_where_the_fleet_file_trusts_it() -> None:
     trusted = await view_of({"x-text-type": "romansh"}, trust_text_type_header=True)
     assert (trusted.text_type, trusted.text_probabilities) == ("romansh", None)
+    assert trusted.text_reasons == ("told by the client",)
     for value in ("romansh", "no such type"):
         untrusted = await view_of({"x-text-type": value})
         assert untrusted.text_type == "conversation"
@@ -95,6 +96,7 @@ async def test_what_a_body_says_reaches_the_policy() -> None:
     view = await view_of({}, {**CHAT, "max_completion_tokens": 7, "max_tokens": 9, "tools": tools, "logprobs": True})
     assert view.max_output_tokens == 7
     assert view.expected_output_tokens <= 7
+    assert view.text_reasons[0] == "tools offered (1)"
     assert view.needs == {Capability.TOOLS, Capability.LOGPROBS}
     assert view.session_key
     assert view.prompt_tokens > 10

@@ -228,6 +228,47 @@ def test_the_slow_length_is_the_mean_less_what_the_quantile_asks() -> None:
     assert acceptance.slow_accept_length("none", "code", None, 300, 0.9) == 1.0
 
 
+def shares_of(**shares: float) -> tuple[float, ...]:
+    return tuple(shares.get(name, 0.0) for name in TEXT_TYPES)
+
+
+def test_a_sure_type_is_the_mixture_of_one() -> None:
+    acceptance = model(spread=0.2)
+    for tokens in (1.0, 40.0, 900.0):
+        plain = acceptance.accept_lengths("dspark-8", "code", None, tokens, 0.9)
+        assert acceptance.accept_lengths("dspark-8", "code", shares_of(code=1.0), tokens, 0.9) == pytest.approx(plain)
+
+
+def test_an_uncertain_type_varies_within_its_types_and_between_them() -> None:
+    acceptance = model(spread=0.1)
+    share, tokens, deviate = 0.8, 300.0, NormalDist().inv_cdf(0.9)
+    shares = shares_of(code=share, romansh=1.0 - share)
+    mean, slow = acceptance.accept_lengths("dspark-8", "code", shares, tokens, 0.9)
+    # Passes per token: their mean and variance by type, and the law of total variance.
+    types = ((share, 3.0), (1.0 - share, 1.5))
+    expected = sum(part / a for part, a in types)
+    within = sum(part * (0.1**2 / a**2 + step_variance(a, 8) / (a**3 * tokens)) for part, a in types)
+    between = sum(part * (1.0 / a - expected) ** 2 for part, a in types)
+    assert mean == pytest.approx(1.0 / expected)
+    assert slow == pytest.approx(mean * (1.0 - deviate * math.sqrt(within + between) / expected))
+    assert slow < acceptance.slow_accept_length("dspark-8", "code", None, tokens, 0.9)
+
+
+def test_an_uncertain_type_is_never_slower_than_its_slowest() -> None:
+    acceptance = model(spread=0.05)
+    slowest = acceptance.slow_accept_length("dspark-8", "romansh", None, 1_000, 0.9)
+    shares = shares_of(code=0.5, romansh=0.5)
+    assert acceptance.slow_accept_length("dspark-8", "code", shares, 1_000, 0.9) == pytest.approx(slowest)
+
+
+def test_a_type_that_is_not_known_at_all_may_be_any() -> None:
+    acceptance = model(spread=0.1)
+    even = (1.0 / len(TEXT_TYPES),) * len(TEXT_TYPES)
+    unknown = acceptance.accept_lengths("dspark-8", UNKNOWN_TEXT_TYPE, None, 300, 0.9)
+    assert unknown == pytest.approx(acceptance.accept_lengths("dspark-8", "code", even, 300, 0.9))
+    assert unknown[1] < unknown[0]
+
+
 def test_a_short_request_is_less_sure_than_a_long_one_and_never_under_one_token() -> None:
     acceptance = model()
     short = acceptance.slow_accept_length("dspark-8", "code", None, 10, 0.9)

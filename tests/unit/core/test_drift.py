@@ -27,8 +27,17 @@ class Traffic:
         self._draws, self._random = AcceptDraws(seed), np.random.default_rng(seed)
         self.sent = 0
 
-    def send(self, requests: int, truth: Callable[[str], float], types: tuple[str, ...] = FEW_TYPES) -> int | None:
-        """Sends requests of each type in turn; after how many of them an alarm came, if one did."""
+    def send(
+        self,
+        requests: int,
+        truth: Callable[[str], float],
+        types: tuple[str, ...] = FEW_TYPES,
+        shares: Mapping[str, float] | None = None,
+    ) -> int | None:
+        """Sends requests of each type in turn; after how many of them an alarm came, if one did.
+
+        With `shares` they come with these probabilities of their types.
+        """
         alarms, first = self.model.drift_alarm_count, None
         for number in range(requests):
             text_type = types[self.sent % len(types)]
@@ -42,7 +51,12 @@ class Traffic:
             )
             passes, surplus = (tokens, 0) if drawn is None else (drawn.count, drawn.surplus)
             self.sent += 1
-            self.model.observe("arm", text_type, passes, tokens + surplus - passes, at_s=float(self.sent))
+            request = None
+            if shares is not None:
+                probabilities = tuple(shares.get(name, 0.0) for name in TEXT_TYPES)
+                request = request_view(f"r{self.sent}", text_type=text_type, text_probabilities=probabilities)
+            at_s = float(self.sent)
+            self.model.observe("arm", text_type, passes, tokens + surplus - passes, request=request, at_s=at_s)
             if first is None and self.model.drift_alarm_count > alarms:
                 first = number + 1
         return first
@@ -128,6 +142,40 @@ def test_mislabelled_requests_are_a_wider_type_and_no_drift() -> None:
         return lengths[FEW_TYPES[random.integers(4)]] if random.random() < 0.2 else lengths[label]
 
     assert Traffic(8, 3.5).send(10_000, truth) is None
+
+
+def mixed_up(
+    lengths: Mapping[str, float], requests: int, *, seed: int, said: float = 0.8, traffic: Traffic | None = None
+) -> Traffic:
+    """Requests whose label is wrong in a fifth of the cases; their probabilities give the label `said`."""
+    traffic = traffic or Traffic(8, 3.5, seed=seed)
+    names, random = tuple(lengths), np.random.default_rng(seed)
+    for _ in range(requests):
+        label = names[random.integers(len(names))]
+        others = tuple(name for name in names if name != label)
+        truth = others[random.integers(len(others))] if random.random() < 0.2 else label
+        shares = {name: said if name == label else (1.0 - said) / len(others) for name in names}
+        traffic.send(1, lambda _, truth=truth: lengths[truth], (label,), shares)  # type: ignore[misc] # of this request
+    return traffic
+
+
+APART = dict(zip(FEW_TYPES[:3], (5.0, 3.0, 1.4), strict=True))
+
+
+@pytest.mark.parametrize("said", [0.8, 0.95])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_mislabelled_requests_with_probabilities_are_no_drift(seed: int, said: float) -> None:
+    assert mixed_up(APART, 10_000, seed=seed, said=said).model.drift_alarm_count == 0
+
+
+def test_a_fall_is_seen_within_fifty_requests_where_labels_are_unsure() -> None:
+    for seed in range(3):
+        traffic = mixed_up(APART, 1_500, seed=seed)
+        assert traffic.model.drift_alarm_count == 0
+        fallen = dict.fromkeys(APART, accept_length_of(0.05, 8))
+        mixed_up(fallen, 50, seed=seed, traffic=traffic)
+        assert traffic.model.drift_alarm_count >= 1
+        assert traffic.model.drift_alarms[0].direction == "down"
 
 
 def test_one_odd_request_is_no_drift() -> None:

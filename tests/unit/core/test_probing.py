@@ -18,10 +18,19 @@ from tests.fleets import fleet_view, policy_context, request_view, specs_of
 class Requests:
     """Decisions that always choose the backend of the first arm."""
 
-    def __init__(self, *arms: str, seed: int = 0, frac: float = 0.01, batches: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        *arms: str,
+        seed: int = 0,
+        frac: float = 0.01,
+        requests_frac: float | None = None,
+        batches: tuple[int, ...] | None = None,
+    ) -> None:
         specs = specs_of(*arms)
         self.context: PolicyContext = policy_context(specs, seed=seed)
-        self.prober = Prober(self.context, requests_frac=frac, energy_frac=frac)
+        self.prober = Prober(
+            self.context, requests_frac=frac if requests_frac is None else requests_frac, energy_frac=frac
+        )
         self._forecast = Forecast(self.context)
         self._fleet = fleet_view(specs, batches or (24, *(4,) * (len(arms) - 1)))
         self.sent = 0
@@ -47,6 +56,19 @@ def test_neither_budget_is_ever_passed(frac: float) -> None:
         assert requests.prober.probes <= frac * requests.prober.decisions
         assert requests.prober.extra_j <= requests.prober.budget_j
     assert (requests.prober.probes > 0) == (frac > 0)
+
+
+def test_energy_is_bounded_where_probes_are_not() -> None:
+    """Probes of an idle backend cost more than the shared one, and are many if requests alone bound them."""
+    bounded, free = (
+        Requests("none", "dspark-8", frac=frac, requests_frac=1.0, batches=(24, 0)) for frac in (0.0005, 1.0)
+    )
+    for requests in (bounded, free):
+        for _ in range(2_000):
+            requests.send(text_type="romansh")
+            assert requests.prober.extra_j <= requests.prober.budget_j
+    assert free.prober.extra_j > bounded.prober.budget_j, "without the bound it would have been passed"
+    assert bounded.prober.probes < free.prober.probes
 
 
 def test_an_arm_that_might_win_is_probed_in_bursts() -> None:

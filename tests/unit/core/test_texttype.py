@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
+from selector.core.textmodel import probabilities
 from selector.core.texttype import TextEstimate, classify, explain, extract, untrained
 from selector.core.types import TEXT_TYPES
 from selector.files.textmodel import shipped_text_model
@@ -123,12 +125,22 @@ def test_nothing_to_read_is_unknown_and_every_type_is_as_likely(body: dict[str, 
     assert found.text_type == "unknown"
     assert set(found.probabilities) == {1 / len(TEXT_TYPES)}
     assert explain(extract(body), shipped_text_model(), "unknown").reasons == ("nothing to read",)
+    assert classify(extract(body), shipped_text_model()).reasons == ()
 
 
 def test_weak_signs_leave_a_mixture() -> None:
     found = estimate(ask("Hi"))
     assert found.text_type == "conversation"
     assert max(found.probabilities) < 0.6
+
+
+def test_scores_are_cooled_by_the_temperature_of_the_highest() -> None:
+    scores = [0.0] * len(TEXT_TYPES)
+    scores[2] = 3.0
+    temperatures = tuple(1.0 + position for position in range(len(TEXT_TYPES)))
+    found = probabilities(scores, temperatures)
+    assert found[2] / found[0] == pytest.approx(math.exp(3.0 / temperatures[2]))
+    assert sum(found) == pytest.approx(1.0)
 
 
 def test_reasons_speak_for_the_type_and_come_strongest_first() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from selector.core.tracker import FleetTracker, LoadSignal, OutputLengthModel
-from selector.core.types import BackendView, LoadGroup
+from selector.core.types import TEXT_TYPES, BackendView, LoadGroup
 from tests.fleets import backend_spec, request_view, specs_of
 
 
@@ -170,6 +170,18 @@ def test_the_expected_length_starts_at_the_prior_and_follows_what_was_seen() -> 
     assert lengths.expected("math", None) == 100.0
     assert lengths.expected("code", 50) == 50.0
     assert lengths.expected("code", 500) == 200.0
+
+
+def test_an_uncertain_type_has_the_expected_length_of_the_mixture() -> None:
+    lengths = OutputLengthModel(prior_tokens=100.0, prior_requests=10.0)
+    for _ in range(10):
+        lengths.observe("code", 300)
+    shares = [0.0] * len(TEXT_TYPES)
+    shares[TEXT_TYPES.index("code")], shares[TEXT_TYPES.index("math")] = 0.75, 0.25
+    assert lengths.expected("code", None, shares) == pytest.approx(0.75 * 200.0 + 0.25 * 100.0)
+    assert lengths.expected("code", 120, shares) == pytest.approx(0.75 * 120.0 + 0.25 * 100.0)
+    with pytest.raises(ValueError, match="zip"):
+        lengths.expected("code", None, [1.0])
 
 
 def test_the_expected_length_is_at_least_one_token_and_forgets_slowly() -> None:

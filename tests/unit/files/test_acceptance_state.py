@@ -69,6 +69,16 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     assert path.read_bytes() == before
 
 
+def test_whoever_reads_the_old_file_reads_it_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    saved(path, taught())
+    before = path.read_bytes()
+    with path.open("rb") as old:
+        saved(path, model())
+        assert old.read() == before
+    assert path.read_bytes() != before
+
+
 def changed(path: Path, **fields: Any) -> None:
     path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), **fields}))
 

@@ -28,7 +28,7 @@ def some_model() -> TextModel:
     return TextModel(
         gram_weights=grams,
         sign_weights=draws.normal(size=(len(SIGNS), types)).astype(np.float32),
-        temperature=1.25,
+        temperatures=tuple(1.25 + 0.01 * position for position in range(types)),
     )
 
 
@@ -43,7 +43,7 @@ def test_what_was_saved_is_read(saved: Path) -> None:
     model, read = some_model(), load_text_model(saved)
     assert np.array_equal(read.gram_weights, model.gram_weights)
     assert np.array_equal(read.sign_weights, model.sign_weights)
-    assert read.temperature == model.temperature
+    assert read.temperatures == model.temperatures
 
 
 def test_the_same_model_gives_the_same_bytes(saved: Path, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ SIGNS_SHAPE = (len(SIGNS), len(TEXT_TYPES))
 RIGHT = {
     "gram_weights": np.zeros((BUCKETS, len(TEXT_TYPES)), np.float16),
     "sign_weights": np.zeros(SIGNS_SHAPE, np.float32),
-    "temperature": np.float64(1.0),
+    "temperatures": np.ones(len(TEXT_TYPES)),
 }
 
 
@@ -92,15 +92,16 @@ RIGHT = {
         (lambda path: path.with_suffix(".json").write_text("[]"), "version: is not what"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "sha256"),
         (change("sha256", "0"), "sha256"),
-        (change("version", 2), "version: is not what"),
+        (change("version", 1), "version: is not what"),
         (change("text_types", ["code"]), "text_types: is not what"),
         (change("signs", []), "signs: is not what"),
         (change("features", "0"), "features: is not what"),
         (text_for_arrays, "not the arrays of a text model"),
-        (replace_arrays(**{name: RIGHT[name] for name in ("gram_weights", "temperature")}), "sign_weights"),
+        (replace_arrays(**{name: RIGHT[name] for name in ("gram_weights", "temperatures")}), "sign_weights"),
         (replace_arrays(**{**RIGHT, "gram_weights": np.zeros((3, 10))}), "must be finite, of shape"),
         (replace_arrays(**{**RIGHT, "sign_weights": np.full(SIGNS_SHAPE, np.nan)}), "must be finite"),
-        (replace_arrays(**{**RIGHT, "temperature": np.float64(0)}), "must be a positive number"),
+        (replace_arrays(**{**RIGHT, "temperatures": np.zeros(len(TEXT_TYPES))}), "must be a positive number"),
+        (replace_arrays(**{**RIGHT, "temperatures": np.ones(3)}), "for each text type"),
         (replace_arrays(**{**RIGHT, "sign_weights": np.array([object()])}), "not the arrays"),
     ],
 )
@@ -114,7 +115,7 @@ def test_damaged_files_are_refused_in_one_line(damage: Callable[[Path], None], p
 
 def test_the_right_arrays_are_read(saved: Path) -> None:
     replace_arrays(**RIGHT)(saved)
-    assert load_text_model(saved).temperature == 1.0
+    assert load_text_model(saved).temperatures == (1.0,) * len(TEXT_TYPES)
 
 
 def test_the_shipped_model_is_small_and_says_where_it_comes_from() -> None:
