@@ -1,0 +1,176 @@
+"""Which depth an engine drafts at next: least energy per accepted token within the tightest target of the batch.
+
+    for each depth d      TBT_d = T_d(b, c) / slow_d        J_d = E_d(b, c) / (b · a_d)
+
+Among the depths with TBT_d within the target the one of least J_d is taken, and if there is none, the one of least
+TBT_d. A change costs the engine a swap of its graphs, so
+
+    - a depth that no longer meets the target is left at once, if another one does;
+    - otherwise a change has to save `margin_frac` at least, and a depth that the target had ruled out has to be within
+      it by that margin;
+    - and it waits `dwell_steps` steps after the last one.
+
+Positions deeper than the present depth are not observed. So every now and then a deeper depth is tried for a few steps,
+if it meets the target and would pay were all its drafts accepted; trials that change nothing become rarer.
+
+No clock and no chance: the ranks of a tensor-parallel engine see the same batches and must choose alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from selector.core.depthacceptance import DepthAcceptance
+from selector.core.depthtable import DepthPoint, DepthTable
+from selector.errors import DomainError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceOptions:
+    """How willing the choice is to move."""
+
+    margin_frac: float = 0.01
+    """A change of depth has to save this share of the energy."""
+    dwell_steps: int = 16
+    """Steps between two changes that no target asks for."""
+    headroom_frac: float = 0.0
+    """Share of a target that is kept free for what steps do not show: pauses while prompts are prefilled."""
+    trial_every_steps: int = 512
+    """Steps between the first trials of a deeper depth; 0 tries none."""
+    trial_requests: int = 16
+    """Requests × steps that one trial lasts."""
+    most_trial_steps: int = 8_192
+    """To which the time between trials that changed nothing grows."""
+
+    def __post_init__(self) -> None:
+        """Raises `DomainError` for options that cannot be."""
+        fracs = self.margin_frac, self.headroom_frac
+        counts = self.dwell_steps, self.trial_every_steps, self.trial_requests
+        if not all(0.0 <= frac < 1.0 for frac in fracs) or min(counts) < 0 or self.most_trial_steps < counts[1]:
+            raise DomainError(f"no way to choose a depth: {self}")
+
+
+class DepthChoice:
+    """The depth of one engine, step by step. Not thread-safe."""
+
+    __slots__ = (
+        "_index",
+        "_options",
+        "_since_change",
+        "_since_trial",
+        "_table",
+        "_trial_every",
+        "_trial_left",
+        "acceptance",
+        "changes",
+        "depth",
+        "trials",
+    )
+
+    def __init__(
+        self, table: DepthTable, acceptance: DepthAcceptance, options: ChoiceOptions, *, start_depth: int
+    ) -> None:
+        """Raises `DomainError` when the table lacks `start_depth`, or has depths that `acceptance` knows nothing of."""
+        if start_depth not in table.depths:
+            raise DomainError(f"depth {start_depth} is not one of {table.depths}")
+        if table.depths[-1] > acceptance.deepest:
+            raise DomainError(f"depth {table.depths[-1]} is beyond the {acceptance.deepest} positions with a survival")
+        self._table = table
+        self._options = options
+        self._since_change = options.dwell_steps
+        self._since_trial = 0
+        self._trial_every = options.trial_every_steps
+        self._trial_left = 0
+        self.acceptance = acceptance
+        self.depth = start_depth
+        """The depth in force, trials apart."""
+        self.changes = 0
+        self.trials = 0
+
+    def points(self, batch: int, context_tokens: float) -> list[DepthPoint]:
+        """What each depth is predicted to give under a load, shallowest first."""
+        lengths, slow = self.acceptance.lengths, self.acceptance.slow
+        found = []
+        for depth in self._table.depths:
+            ms, j = self._table.step(depth, batch, context_tokens)
+            found.append(
+                DepthPoint(
+                    depth=depth,
+                    accept_length=lengths[depth],
+                    step_ms=ms,
+                    step_j=j,
+                    tbt_ms=ms / slow[depth],
+                    j_per_accepted_token=j / (batch * lengths[depth]),
+                )
+            )
+        return found
+
+    def choose(self, batch: int, context_tokens: float, target_ms: float | None) -> int:
+        """The depth of the next step of `batch` ≥ 1 requests; `target_ms` is their tightest target, if any has one."""
+        options = self._options
+        self._since_change += 1
+        bound_ms = float("inf") if target_ms is None else target_ms * (1.0 - options.headroom_frac)
+        careful_ms = bound_ms * (1.0 - options.margin_frac)
+        step, lengths, slow = self._table.step, self.acceptance.lengths, self.acceptance.slow
+        current = self.depth
+        best = fastest = settled = -1  # least energy within the target; least TBT; least energy well within it
+        best_j = settled_j = fastest_ms = float("inf")
+        current_j = current_ms = float("inf")
+        promising = -1
+        promising_j = float("inf")
+        for depth in self._table.depths:
+            ms, step_j = step(depth, batch, context_tokens)
+            tbt_ms = ms / slow[depth]
+            j = step_j / lengths[depth]
+            if depth == current:
+                current_j, current_ms = j, tbt_ms
+            if tbt_ms < fastest_ms:
+                fastest, fastest_ms = depth, tbt_ms
+            if tbt_ms > bound_ms:
+                continue
+            if j < best_j:
+                best, best_j = depth, j
+            if j < settled_j and (tbt_ms <= careful_ms or depth == current):
+                settled, settled_j = depth, j
+            if depth > current and promising < 0:
+                promising, promising_j = depth, step_j / (depth + 1)
+        if current_ms > bound_ms:
+            # Where every depth is too slow, the fastest is as close as it gets; it too must be clearly faster.
+            if best >= 0:
+                return self._change(best)
+            if fastest != current and fastest_ms < current_ms * (1.0 - options.margin_frac) and self._settled():
+                return self._change(fastest)
+            self._trial_left = 0
+            return current
+        if settled != current and settled_j < current_j * (1.0 - options.margin_frac) and self._settled():
+            return self._change(settled)
+        return self._tried(promising, batch, worthwhile=promising_j < current_j)
+
+    def _settled(self) -> bool:
+        return self._since_change > self._options.dwell_steps
+
+    def _change(self, depth: int) -> int:
+        if depth != self.depth:
+            self.depth = depth
+            self.changes += 1
+            self._since_change = 0
+            self._since_trial = self._trial_left = 0
+            self._trial_every = self._options.trial_every_steps
+        return depth
+
+    def _tried(self, deeper: int, batch: int, *, worthwhile: bool) -> int:
+        """The depth in force, or `deeper` while a trial of it lasts; below 0 there is none to try."""
+        if deeper < 0 or not worthwhile or not self._options.trial_every_steps:
+            self._trial_left = 0
+            return self.depth
+        if self._trial_left > 0:
+            self._trial_left -= batch
+            return deeper
+        self._since_trial += 1
+        if self._since_trial < self._trial_every:
+            return self.depth
+        self._since_trial = 0
+        self._trial_every = min(2 * self._trial_every, self._options.most_trial_steps)
+        self._trial_left = self._options.trial_requests - batch
+        self.trials += 1
+        return deeper
