@@ -1,4 +1,4 @@
-"""The schedule that SGLang's adaptive speculation should be given: candidate depths per batch tier, from measured costs.
+"""The schedule that SGLang's adaptive speculation should be given: candidate depths per batch tier, by measured costs.
 
 The engine chooses among the candidates of a tier by acceptance alone (`sglangadaptive`). So a tier gets
 
@@ -86,20 +86,7 @@ class PlannedTier:
 def depth_points(aim: Aim, survivals: Sequence[float], batch: int) -> list[DepthPoint]:
     """Every depth at one load, shallowest first."""
     lengths, slow = accept_lengths(survivals), slow_accept_lengths(survivals, aim.slow)
-    points = []
-    for depth in aim.table.depths:
-        ms, j = aim.table.step(depth, batch, aim.context_tokens)
-        points.append(
-            DepthPoint(
-                depth=depth,
-                accept_length=lengths[depth],
-                step_ms=ms,
-                step_j=j,
-                tbt_ms=ms / slow[depth],
-                j_per_accepted_token=j / (batch * lengths[depth]),
-            )
-        )
-    return points
+    return aim.table.points(batch, aim.context_tokens, lengths, slow)
 
 
 def best_point(aim: Aim, survivals: Sequence[float], batch: int) -> DepthPoint:

@@ -89,21 +89,7 @@ class DepthChoice:
 
     def points(self, batch: int, context_tokens: float) -> list[DepthPoint]:
         """What each depth is predicted to give under a load, shallowest first."""
-        lengths, slow = self.acceptance.lengths, self.acceptance.slow
-        found = []
-        for depth in self._table.depths:
-            ms, j = self._table.step(depth, batch, context_tokens)
-            found.append(
-                DepthPoint(
-                    depth=depth,
-                    accept_length=lengths[depth],
-                    step_ms=ms,
-                    step_j=j,
-                    tbt_ms=ms / slow[depth],
-                    j_per_accepted_token=j / (batch * lengths[depth]),
-                )
-            )
-        return found
+        return self._table.points(batch, context_tokens, self.acceptance.lengths, self.acceptance.slow)
 
     def choose(self, batch: int, context_tokens: float, target_ms: float | None) -> int:
         """The depth of the next step of `batch` ≥ 1 requests; `target_ms` is their tightest target, if any has one."""

@@ -75,6 +75,25 @@ class DepthTable:
         more = batch - last
         return ms + more * (ms - below_ms), j + more * (j - below_j)
 
+    def points(
+        self, batch: int, context_tokens: float, lengths: Sequence[float], slow: Sequence[float]
+    ) -> list[DepthPoint]:
+        """What each depth gives under a load, shallowest first, with accept lengths by depth: mean and slow ones."""
+        found = []
+        for depth in self.depths:
+            ms, j = self.step(depth, batch, context_tokens)
+            found.append(
+                DepthPoint(
+                    depth=depth,
+                    accept_length=lengths[depth],
+                    step_ms=ms,
+                    step_j=j,
+                    tbt_ms=ms / slow[depth],
+                    j_per_accepted_token=j / (batch * lengths[depth]),
+                )
+            )
+        return found
+
     def chains(self, depth: int) -> tuple[Chain, ...]:
         """What the table was made from, of one depth. Raises `KeyError`."""
         return self._rows[depth]

@@ -1,8 +1,8 @@
 """Step costs and survivals by draft depth, from a profile's arms: what schedules and choices of depth are made from.
 
 Depth k is the arm of the algorithm that drafts k tokens a step with topk 1 (`eagle3-k3`), depth 0 the arm `none`. A
-depth that no arm has is left out, or, when asked for, interpolated linearly between the measured depths around it;
-nothing goes beyond the deepest one.
+depth that no arm has is left out, or, when asked for, interpolated linearly between the drafting arms around it;
+nothing goes beyond the deepest one, nor between not drafting and drafting.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ class DepthCosts:
         return self.arms[max(self.arms)]
 
 
-def depth_costs(
-    profile: Profile, where: str, *, algorithm: str | None = None, interpolate: bool = False
-) -> DepthCosts:
+def depth_costs(profile: Profile, where: str, *, algorithm: str | None = None, interpolate: bool = False) -> DepthCosts:
     """The costs by depth of one algorithm; `where` names the profile in errors.
 
     Raises `ProfileError` when no arm of the algorithm has a depth, `UsageError` when it must be chosen.
@@ -58,7 +56,7 @@ def depth_costs(
         depth: [step.lines(batch) for batch in batches] for depth, step in steps.items()
     }
     if interpolate:
-        for depth in range(1, max(names)):
+        for depth in range(min(found), max(found)):
             if depth not in steps:
                 names[depth] = INTERPOLATED
                 rows[depth] = _interpolated(steps, depth, batches)

@@ -26,6 +26,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "router": ("core", "files"),
     "data": (),
     "loadgen": ("core", "files", "data"),
+    "engine": ("core", "files"),
     "cli": ("core", "files", "data", "profiler", "simulator", "emulator", "router", "loadgen"),
 }
 """What each subpackage may import beside itself and the modules at the top of the package."""
