@@ -136,8 +136,11 @@ def _best_tier(aim: Aim, batch: int, draws: Draws) -> Tier:
         total = 0.0
         for weight, survivals, best in zip(_BAND_WEIGHTS, band, bests, strict=True):
             found = _expected(aim, tier, survivals, batch, draws)
-            missed = aim.meets(best.tbt_ms) and not aim.meets(found.tbt_ms)
-            total += weight * (found.j_per_accepted_token / best.j_per_accepted_token + _MISSED * missed)
+            if aim.meets(best.tbt_ms):
+                missed = not aim.meets(found.tbt_ms)
+                total += weight * (found.j_per_accepted_token / best.j_per_accepted_token + _MISSED * missed)
+            else:
+                total += weight * found.tbt_ms / best.tbt_ms
         return total
 
     singles = [Tier(candidate_steps=(depth,), down_hysteresis=0.0) for depth in aim.table.depths]

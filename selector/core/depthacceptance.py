@@ -23,7 +23,7 @@ from selector.errors import DomainError
 PRIOR_REQUESTS = 64.0
 HALF_LIFE_REQUESTS = 1_024.0
 """Requests × steps after which what was seen counts half: 16 steps of a batch of 64, some seconds of a batch of one."""
-_DERIVED_EVERY_FRAC = 0.125
+_DERIVED_EVERY_FRAC = 1.0 / 64.0
 """Of the half-life: what is seen in less would move the accept lengths by less than they are known."""
 _SURE = 1e-4
 """No rate is taken to be closer to 0 or 1 than this."""
@@ -79,8 +79,11 @@ class DepthAcceptance:
     def observe(self, depth: int, accepted: Sequence[int]) -> bool:
         """Drafts accepted of each request of one pass at `depth`; returns whether they were possible and used."""
         requests = len(accepted)
-        if not 0 < depth <= len(self._prior) or not requests or min(accepted) < 0 or max(accepted) > depth:
+        if not 0 < depth <= len(self._prior) or not requests:
             return False
+        stopped = [accepted.count(k) for k in range(depth)]
+        if sum(stopped) + accepted.count(depth) != requests:
+            return False  # some number is below 0 or above the depth
         fade = self._fade.get(requests)
         if fade is None:
             fade = self._fade[requests] = 0.5 ** (requests / self._half_life)
@@ -89,11 +92,10 @@ class DepthAcceptance:
         for k in range(len(reached)):
             reached[k] *= fade
             passed[k] *= fade
-            if k < depth and here:
-                beyond = here - accepted.count(k)
+            if k < depth:
                 reached[k] += here
-                passed[k] += beyond
-                here = beyond
+                here -= stopped[k]
+                passed[k] += here
         self._unread += requests
         if self._unread >= self._half_life * _DERIVED_EVERY_FRAC:
             self._derive()

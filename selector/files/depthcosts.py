@@ -51,7 +51,8 @@ def depth_costs(profile: Profile, where: str, *, algorithm: str | None = None, i
     algorithm = profile.arms[found[max(found)]].algorithm
     names = {0: NO_DRAFTER, **found}
     steps = {depth: profile.cost(name).step for depth, name in names.items()}
-    batches = range(1, max(step.max_batch for step in steps.values()) + 1)
+    largest = max(step.max_batch for step in steps.values())
+    batches = range(1, largest + 2)  # the last row spans, with the one before it, the line of extrapolation
     rows: dict[int, list[Sequence[Line]]] = {
         depth: [step.lines(batch) for batch in batches] for depth, step in steps.items()
     }
@@ -64,7 +65,7 @@ def depth_costs(profile: Profile, where: str, *, algorithm: str | None = None, i
         table=DepthTable(rows),
         arms=dict(sorted(names.items())),
         algorithm=algorithm,
-        notes=tuple(_notes(names, steps, batches[-1])),
+        notes=tuple(_notes(names, steps, largest)),
     )
 
 
