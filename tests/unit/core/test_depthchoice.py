@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -93,7 +94,7 @@ def test_changes_that_no_target_asks_for_wait() -> None:
     for step in range(400):
         # The load jumps at every step between one where 3 is best and one where 0 is.
         depths.append(choice.choose(1 if step % 2 else 64, 0.0, None))
-    changes = sum(one != other for one, other in zip(depths, depths[1:], strict=False))
+    changes = sum(one != other for one, other in pairwise(depths))
     assert changes == choice.changes <= 400 // 20
 
 
