@@ -83,6 +83,16 @@ class PlannedTier:
     """What the engine's rule makes of the tier."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleGap:
+    """A schedule at one batch against the best fixed depth there."""
+
+    excess_frac: float
+    """Energy per accepted token above it; below 0 only where the schedule misses the target."""
+    misses: bool
+    """The best depth meets the target and the schedule does not."""
+
+
 def depth_points(aim: Aim, survivals: Sequence[float], batch: int) -> list[DepthPoint]:
     """Every depth at one load, shallowest first."""
     lengths, slow = accept_lengths(survivals), slow_accept_lengths(survivals, aim.slow)
@@ -118,14 +128,20 @@ def planned_schedule(aim: Aim, batches: Sequence[int], draws: Draws) -> tuple[Pl
     return tuple(planned)
 
 
-def excess_frac(aim: Aim, schedule: Schedule, batch: int, graph_batches: Sequence[int], draws: Draws) -> float | None:
-    """Energy per token of a schedule at a batch over that of the best fixed depth, less 1; `None` if it has no cost."""
+def schedule_gap(
+    aim: Aim, schedule: Schedule, batch: int, graph_batches: Sequence[int], draws: Draws
+) -> ScheduleGap | None:
+    """How far a schedule is from the best fixed depth at a batch; `None` where none of its depths has a cost."""
     tier = tier_of(schedule, batch, graph_batches)
     try:
         found = _expected(aim, tier, aim.survivals, batch, draws)
     except DomainError:
         return None
-    return found.j_per_accepted_token / best_point(aim, aim.survivals, batch).j_per_accepted_token - 1.0
+    best = best_point(aim, aim.survivals, batch)
+    return ScheduleGap(
+        excess_frac=found.j_per_accepted_token / best.j_per_accepted_token - 1.0,
+        misses=aim.meets(best.tbt_ms) and not aim.meets(found.tbt_ms),
+    )
 
 
 def _best_tier(aim: Aim, batch: int, draws: Draws) -> Tier:

@@ -83,7 +83,10 @@ def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Adaptive:
     worker = _skeleton(folder / (_WORKER.replace(".", "/") + ".py"), "EAGLEWorkerV2")
     _put(_WORKER, ModuleType(_WORKER), monkeypatch).EAGLEWorkerV2 = worker  # type: ignore[attr-defined]  # put there
     return Adaptive(
-        params=sys.modules[_EXECUTED[1]], runtime=sys.modules[_EXECUTED[2]], hooks=sys.modules[_EXECUTED[0]], worker=worker
+        params=sys.modules[_EXECUTED[1]],
+        runtime=sys.modules[_EXECUTED[2]],
+        hooks=sys.modules[_EXECUTED[0]],
+        worker=worker,
     )
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from selector.core.adaptiveschedule import Aim, best_point, depth_points, excess_frac, planned_schedule
+from selector.core.adaptiveschedule import Aim, ScheduleGap, best_point, depth_points, planned_schedule, schedule_gap
 from selector.core.depthsurvival import SlowRequests, accept_lengths, geometric_survivals
 from selector.core.depthtable import DepthTable
 from selector.core.sglangadaptive import DepthRule, Tier
@@ -99,10 +99,18 @@ def test_a_pair_is_not_worth_it_where_its_trials_cost_more_than_they_find() -> N
 def test_the_excess_of_a_schedule_is_against_the_best_fixed_depth() -> None:
     aim = aim_of(0.95, table=straight_table(j_per_request=0.0))
     best = {1: Tier(candidate_steps=(3,))}
-    assert excess_frac(aim, best, 8, (), Random(1)) == pytest.approx(0.0)
-    worse = excess_frac(aim, {1: Tier(candidate_steps=(0,))}, 8, (), Random(1))
-    assert worse is not None and worse > 0.5
-    assert excess_frac(aim, {1: Tier(candidate_steps=(9,))}, 8, (), Random(1)) is None
+    same = schedule_gap(aim, best, 8, (), Random(1))
+    assert same == ScheduleGap(excess_frac=0.0, misses=False)
+    worse = schedule_gap(aim, {1: Tier(candidate_steps=(0,))}, 8, (), Random(1))
+    assert worse is not None and worse.excess_frac > 0.5
+    assert schedule_gap(aim, {1: Tier(candidate_steps=(9,))}, 8, (), Random(1)) is None
+
+
+def test_a_schedule_that_is_cheaper_because_it_is_too_slow_misses() -> None:
+    aim = aim_of(0.7, table=straight_table(j_per_depth=6.0, ms_per_depth=0.1), target_ms=4.0)
+    gap = schedule_gap(aim, {1: Tier(candidate_steps=(0,))}, 8, (), Random(1))
+    assert gap is not None
+    assert gap.misses and gap.excess_frac < 0.0
 
 
 def test_survivals_that_do_not_reach_the_deepest_depth_are_refused() -> None:
