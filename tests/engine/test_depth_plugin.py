@@ -1,8 +1,8 @@
 """The plugin in a real SGLang on a CPU: adaptive EAGLE3 with a draft model of random weights, behind the router.
 
 Needs the kit of `test_serve_real_engine` with its tiny model (`tiny` in `SGLANG_CPU_HOME`). Random drafts are hardly
-ever right, so what is tested is who decides: with the depth file of the unit tests, requests without a target are served
-at depth 0, and a target that only depth 3 meets brings depth 3. Nothing here says anything about speed.
+ever right, so what is tested is who decides: with the depth file of the unit tests, requests without a target are
+served at depth 0, and a target that only depth 3 meets brings depth 3. Nothing here says anything about speed.
 """
 
 from __future__ import annotations

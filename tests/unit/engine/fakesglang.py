@@ -1,5 +1,7 @@
-"""The parts of SGLang that the plugin touches, with the signatures of 0.5.17 and 0.5.23, as modules that can be put into
-`sys.modules`. tests/engine runs the same checks on the real ones."""
+"""The parts of SGLang that the plugin touches, with the signatures of 0.5.17 and 0.5.23, as modules for `sys.modules`.
+
+tests/engine runs the same checks on the real ones.
+"""
 
 from __future__ import annotations
 
