@@ -7,7 +7,6 @@ served at depth 0, and a target that only depth 3 meets brings depth 3. Nothing 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -19,7 +18,6 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -66,13 +64,23 @@ class Served:
         return read
 
 
-def _kit_module() -> ModuleType:
+_START = """
+import os, sys
+sys.path.insert(0, sys.argv.pop(1))
+import serve
+own = serve.environment
+more = sys.argv.pop(1)
+serve.environment = lambda venv: own(venv) | {"PYTHONPATH": own(venv)["PYTHONPATH"] + os.pathsep + more}
+sys.exit(serve.main(sys.argv[1:]))
+"""
+"""The kit's own start, which has a PYTHONPATH of its own, with more on it."""
+
+
+def _kit(python_path: str, *arguments: object, **environment: str) -> str:
     assert KIT is not None
-    spec = importlib.util.spec_from_file_location("sglang_kit_serve", Path(KIT) / "serve.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    command = [sys.executable, "-c", _START, KIT, python_path, *map(str, arguments)]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=400, env=env).stdout
 
 
 def _draft_model(folder: Path) -> Path:
@@ -102,24 +110,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     depths = folder / "depths.json"
     # A flat prior that what is seen outweighs at once: the choice is by what the engine accepts.
     depths.write_text(depth_file(survivals=[0.01, 0.001, 0.0001]).model_dump_json(), encoding="utf-8")
-    kit, path = _kit_module(), _entry_point(folder / "site")
-    own_environment = kit.environment
-
-    def environment(venv: str) -> dict[str, str]:
-        env: dict[str, str] = own_environment(venv)
-        return env | {
-            "PYTHONPATH": os.pathsep.join([env["PYTHONPATH"], str(ROOT), str(path)]),
-            plugin.VARIABLE: str(depths),
-        }
-
-    kit.environment = environment
+    python_path = os.pathsep.join([str(ROOT), str(_entry_point(folder / "site"))])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     flags = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(_draft_model(folder / "draft"))]
     flags += ["--speculative-draft-load-format", "dummy", "--speculative-num-steps", "3"]
     flags += ["--speculative-eagle-topk", "1", "--speculative-adaptive", "--disable-cuda-graph"]
     log = folder / "sglang.log"
-    url, pid, _, _ = kit.start(str(HOME / "venv"), str(HOME / "tiny"), port, flags, log=str(log), wait=300)
+    places = (HOME / "venv", HOME / "tiny", port, "--log", log)
+    line = _kit(python_path, *places, *flags, **{plugin.VARIABLE: str(depths)})
+    started = re.match(r"ready url=(\S+) pid=(\d+) ", line)
+    assert started, line
+    url, pid = started.groups()
     try:
         (folder / "tiny.json").write_text(json.dumps(_profile()), encoding="utf-8")
         (folder / "fleet.toml").write_text(_fleet(url, folder / "tiny.json"), encoding="utf-8")
@@ -140,7 +142,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             router.wait()
             router.stdout.close()
     finally:
-        kit.stop(pid)
+        _kit(python_path, "stop", pid)
 
 
 def _fleet(url: str, profile: Path) -> str:
