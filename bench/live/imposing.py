@@ -1,4 +1,4 @@
-"""A plan's fleets with profiles of their own: accept lengths as the plan imposes them, and arms that no profile has yet.
+"""A plan's fleets with profiles of their own: accept lengths as the plan imposes them, and arms that no profile has.
 
     accept      the mean accept length of an arm on a text type, whatever its depth
     survival    the chance of each draft to be accepted, by text type: every arm gets the length of its depth

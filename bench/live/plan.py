@@ -24,7 +24,7 @@
     [survival]                          # or, for arms that differ in depth alone: the chance of each draft, by type
     code = 0.8
 
-    [arms.eagle3-plugin]                # an arm that the profile lacks: another's costs, flags of its own ({here}: this folder)
+    [arms.eagle3-plugin]                # an arm that the profile lacks: flags of its own ({here}: this folder)
     like = "eagle3-k3"
     flags = ["--speculative-adaptive"]
 

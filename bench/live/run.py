@@ -109,7 +109,8 @@ async def _run(args: argparse.Namespace, plan: LivePlan, began_s: float) -> int:
 
 async def _hold(args: argparse.Namespace, plan: LivePlan) -> int:
     """The servers of one fleet until SIGTERM or Ctrl-C."""
-    fleet_file, loaded = with_imposed(args.plan.parent / args.hold, plan, args.out / Path(args.hold).stem, args.plan.parent)
+    here = args.plan.parent
+    fleet_file, loaded = with_imposed(here / args.hold, plan, args.out / Path(args.hold).stem, here)
     logs = fleet_file.parent / "logs"
     logs.mkdir(exist_ok=True)
     end = asyncio.Event()

@@ -100,12 +100,13 @@ def depth_points(aim: Aim, survivals: Sequence[float], batch: int) -> list[Depth
 
 
 def best_point(aim: Aim, survivals: Sequence[float], batch: int) -> DepthPoint:
-    """The cheapest depth within the target; the fastest where none is."""
+    """The cheapest depth within the target; the one most likely to meet it where none is within at the quantile."""
     points = depth_points(aim, survivals, batch)
     within = [point for point in points if aim.meets(point.tbt_ms)]
-    if not within:
-        return min(points, key=lambda point: (point.tbt_ms, point.depth))
-    return min(within, key=lambda point: (point.j_per_accepted_token, point.depth))
+    if within or aim.target_ms is None:
+        return min(within, key=lambda point: (point.j_per_accepted_token, point.depth))
+    target_ms = aim.target_ms
+    return max(points, key=lambda point: (point.nearness(target_ms), -point.tbt_ms, -point.depth))
 
 
 def planned_schedule(aim: Aim, batches: Sequence[int], draws: Draws) -> tuple[PlannedTier, ...]:
@@ -155,8 +156,8 @@ def _best_tier(aim: Aim, batch: int, draws: Draws) -> Tier:
             if aim.meets(best.tbt_ms):
                 missed = not aim.meets(found.tbt_ms)
                 total += weight * (found.j_per_accepted_token / best.j_per_accepted_token + _MISSED * missed)
-            else:
-                total += weight * found.tbt_ms / best.tbt_ms
+            else:  # no depth meets it: stay with the one that is most likely to
+                total += weight * (2.0 - found.depth_shares.get(best.depth, 0.0))
         return total
 
     singles = [Tier(candidate_steps=(depth,), down_hysteresis=0.0) for depth in aim.table.depths]

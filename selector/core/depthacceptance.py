@@ -20,10 +20,10 @@ from itertools import pairwise
 from selector.core.depthsurvival import SlowRequests, accept_lengths, slow_accept_lengths
 from selector.errors import DomainError
 
-PRIOR_REQUESTS = 64.0
-HALF_LIFE_REQUESTS = 1_024.0
-"""Requests × steps after which what was seen counts half: 16 steps of a batch of 64, some seconds of a batch of one."""
-_DERIVED_EVERY_FRAC = 1.0 / 64.0
+PRIOR_REQUESTS = 32.0
+HALF_LIFE_REQUESTS = 256.0
+"""Requests × steps after which what was seen counts half: 4 steps of a batch of 64, some seconds of one request."""
+_DERIVED_EVERY_FRAC = 1.0 / 16.0
 """Of the half-life: what is seen in less would move the accept lengths by less than they are known."""
 _SURE = 1e-4
 """No rate is taken to be closer to 0 or 1 than this."""
@@ -96,8 +96,10 @@ class DepthAcceptance:
                 reached[k] += here
                 here -= stopped[k]
                 passed[k] += here
+        unread = self._unread
         self._unread += requests
-        if self._unread >= self._half_life * _DERIVED_EVERY_FRAC:
+        # Not from one pass alone: a large batch would have it worked out at every step.
+        if unread and self._unread >= self._half_life * _DERIVED_EVERY_FRAC:
             self._derive()
         return True
 

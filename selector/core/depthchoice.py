@@ -2,8 +2,8 @@
 
     for each depth d      TBT_d = T_d(b, c) / slow_d        J_d = E_d(b, c) / (b · a_d)
 
-Among the depths with TBT_d within the target the one of least J_d is taken, and if there is none, the one of least
-TBT_d. A change costs the engine a swap of its graphs, so
+Among the depths with TBT_d within the target the one of least J_d is taken, and if there is none, the one at which a
+request is most likely to meet it. A change costs the engine a swap of its graphs, so
 
     - a depth that no longer meets the target is left at once, if another one does;
     - otherwise a change has to save `margin_frac` at least, and a depth that the target had ruled out has to be within
@@ -19,10 +19,14 @@ No clock and no chance: the ranks of a tensor-parallel engine see the same batch
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from selector.core.depthacceptance import DepthAcceptance
 from selector.core.depthtable import DepthPoint, DepthTable
 from selector.errors import DomainError
+
+_CLEARLY_NEARER = 0.1
+"""Of the distance between the mean and the quantile: below it two depths are as likely to meet a target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,42 +99,48 @@ class DepthChoice:
         """The depth of the next step of `batch` ≥ 1 requests; `target_ms` is their tightest target, if any has one."""
         options = self._options
         self._since_change += 1
-        bound_ms = float("inf") if target_ms is None else target_ms * (1.0 - options.headroom_frac)
+        bound_ms = inf if target_ms is None else target_ms * (1.0 - options.headroom_frac)
         careful_ms = bound_ms * (1.0 - options.margin_frac)
         step, lengths, slow = self._table.step, self.acceptance.lengths, self.acceptance.slow
         current = self.depth
-        best = fastest = settled = -1  # least energy within the target; least TBT; least energy well within it
-        best_j = settled_j = fastest_ms = float("inf")
-        current_j = current_ms = float("inf")
-        promising = -1
-        promising_j = float("inf")
+        best = settled = deeper = -1  # least energy within the target; least energy well within it; the next to try
+        best_j = settled_j = deeper_j = inf
+        current_j = current_ms = inf
         for depth in self._table.depths:
             ms, step_j = step(depth, batch, context_tokens)
             tbt_ms = ms / slow[depth]
             j = step_j / lengths[depth]
             if depth == current:
                 current_j, current_ms = j, tbt_ms
-            if tbt_ms < fastest_ms:
-                fastest, fastest_ms = depth, tbt_ms
             if tbt_ms > bound_ms:
                 continue
             if j < best_j:
                 best, best_j = depth, j
             if j < settled_j and (tbt_ms <= careful_ms or depth == current):
                 settled, settled_j = depth, j
-            if depth > current and promising < 0:
-                promising, promising_j = depth, step_j / (depth + 1)
+            if depth > current and deeper < 0:
+                deeper, deeper_j = depth, step_j / (depth + 1)
+        if best < 0:
+            return self._nearest(batch, context_tokens, bound_ms)
         if current_ms > bound_ms:
-            # Where every depth is too slow, the fastest is as close as it gets; it too must be clearly faster.
-            if best >= 0:
-                return self._change(best)
-            if fastest != current and fastest_ms < current_ms * (1.0 - options.margin_frac) and self._settled():
-                return self._change(fastest)
-            self._trial_left = 0
-            return current
-        if settled != current and settled_j < current_j * (1.0 - options.margin_frac) and self._settled():
+            return self._change(best)
+        if settled_j < current_j * (1.0 - options.margin_frac) and self._settled():
             return self._change(settled)
-        return self._tried(promising, batch, worthwhile=promising_j < current_j)
+        return self._tried(deeper, batch, worthwhile=deeper_j < current_j)
+
+    def _nearest(self, batch: int, context_tokens: float, target_ms: float) -> int:
+        """The depth most likely to meet a target that none meets at the quantile; a change has to be clearly better."""
+        points = self.points(batch, context_tokens)
+        ranks = {point.depth: (point.nearness(target_ms), -point.tbt_ms) for point in points}
+        nearest = max(ranks, key=ranks.__getitem__)
+        better = ranks[nearest][0] > ranks[self.depth][0] + _CLEARLY_NEARER
+        faster = -ranks[nearest][1] < -ranks[self.depth][1] * (1.0 - self._options.margin_frac)
+        alike = ranks[nearest][0] == ranks[self.depth][0]
+        if (better or (alike and faster)) and self._settled():
+            return self._change(nearest)
+        # Deeper drafts may be what meets it, if they are better than is known.
+        deeper = next((p for p in points if p.depth > self.depth and p.step_ms / (p.depth + 1) <= target_ms), None)
+        return self._tried(-1 if deeper is None else deeper.depth, batch, worthwhile=True)
 
     def _settled(self) -> bool:
         return self._since_change > self._options.dwell_steps

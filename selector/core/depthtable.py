@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from selector.errors import DomainError
 
@@ -33,6 +34,19 @@ class DepthPoint:
     tbt_ms: float
     """At the quantile that targets are judged at."""
     j_per_accepted_token: float
+
+    def nearness(self, target_ms: float) -> float:
+        """How likely a request is to meet a target, as a number to compare depths by: 1 at the quantile, 0 at the mean.
+
+        Requests' accept lengths spread around the mean a, with the slow one at the quantile: (a − T / target) over
+        (a − slow), the deviations between the mean and the accept length that the target asks for. Where they do not
+        spread it is without bound, above or below.
+        """
+        asked = self.step_ms / target_ms
+        spread = self.accept_length - self.step_ms / self.tbt_ms
+        if spread <= 1e-9:
+            return inf if self.accept_length >= asked else -inf
+        return (self.accept_length - asked) / spread
 
 
 class DepthTable:

@@ -13,24 +13,29 @@ from typing import Any
 from selector.core.targetfield import TARGET_FIELD
 
 CONTEXT_EVERY_STEPS = 32
-"""The mean context grows by a few tokens a step, its cost by less than a thousandth."""
+"""The mean context of the same requests grows by a few tokens a step, its cost by less than a thousandth."""
+CHANGED_CONTEXT_EVERY_STEPS = 8
+"""At high load requests come and go at almost every step: what one of them does to the mean is as little."""
+
+_MOST_GONE = 256
+"""Targets of requests that have left which are kept until they are cleared away together."""
 
 
 class BatchFacts:
-    """Facts of the batch that runs; worked out anew only when its requests changed. Not thread-safe."""
+    """Facts of the batch that runs; read anew only as far as its requests changed. Not thread-safe."""
 
-    __slots__ = ("_count", "_default_target_ms", "_requests", "_steps", "context_tokens", "target_ms")
+    __slots__ = ("_default_target_ms", "_requests", "_steps", "_targets_ms", "context_tokens", "target_ms")
 
     def __init__(self, default_target_ms: float | None) -> None:
         """`default_target_ms` is the target of requests that bring none."""
-        self._default_target_ms = default_target_ms
+        self._default_target_ms = math.inf if default_target_ms is None else default_target_ms
         self._requests: Sequence[Any] | None = None
-        self._count = 0
+        self._targets_ms: dict[str, float] = {}
         self._steps = 0
         self.target_ms: float | None = default_target_ms
         """The tightest target of the batch; `None` when no request has one."""
         self.context_tokens = 0.0
-        """Mean tokens per request."""
+        """Mean tokens per request, of the last batch whose requests were known."""
 
     def update(self, requests: Sequence[Any] | None) -> None:
         """The requests of the next step: SGLang's `Req` objects, or `None` when they are not known.
@@ -38,29 +43,27 @@ class BatchFacts:
         SGLang makes a new list whenever requests join or leave, so the same list holds the same requests. What a `Req`
         lacks is an `AttributeError`.
         """
-        if requests is None:
-            self._requests, self.target_ms, self.context_tokens = None, self._default_target_ms, 0.0
-            return
         self._steps += 1
-        changed = requests is not self._requests or len(requests) != self._count
-        if changed:
-            self._requests, self._count = requests, len(requests)
-            self.target_ms = self._tightest(requests)
-        if changed or self._steps >= CONTEXT_EVERY_STEPS:
+        if requests is self._requests:
+            stale = self._steps >= CONTEXT_EVERY_STEPS
+        else:
+            stale = not self._requests or self._steps >= CHANGED_CONTEXT_EVERY_STEPS
+            self._requests = requests
+            self.target_ms = self._tightest(requests or ())
+        if stale and requests:
             self._steps = 0
             tokens = sum([len(each.origin_input_ids) + len(each.output_ids) for each in requests])
-            self.context_tokens = tokens / len(requests) if requests else 0.0
+            self.context_tokens = tokens / len(requests)
 
     def _tightest(self, requests: Sequence[Any]) -> float | None:
-        tightest = math.inf
-        for request in requests:
-            params = request.sampling_params.custom_params
-            target_ms = target_in(params) if params else None
-            if target_ms is None:
-                target_ms = self._default_target_ms
-            if target_ms is not None and target_ms < tightest:
-                tightest = target_ms
-        return None if tightest == math.inf else tightest
+        known, default_ms = self._targets_ms, self._default_target_ms
+        for new in [each for each in requests if each.rid not in known]:
+            known[new.rid] = target_in(new.sampling_params.custom_params) or default_ms
+        rids = [each.rid for each in requests]
+        if len(known) > _MOST_GONE + 2 * len(rids):
+            known = self._targets_ms = {rid: known[rid] for rid in rids}
+        tightest_ms = min(map(known.__getitem__, rids), default=default_ms)
+        return None if tightest_ms == math.inf else tightest_ms
 
 
 def target_in(custom_params: object) -> float | None:
