@@ -6,8 +6,7 @@ Among the depths with TBT_d within the target the one of least J_d is taken, and
 request is most likely to meet it. A change costs the engine a swap of its graphs, so
 
     - a depth that no longer meets the target is left at once, if another one does;
-    - otherwise a change has to save `margin_frac` at least, and a depth that the target had ruled out has to be within
-      it by that margin;
+    - otherwise a change has to save `margin_frac` at least, and to a depth within the target by `clear_frac`;
     - and it waits `dwell_steps` steps after the last one.
 
 Positions deeper than the present depth are not observed. So every now and then a deeper depth is tried for a few steps,
@@ -35,6 +34,8 @@ class ChoiceOptions:
 
     margin_frac: float = 0.01
     """A change of depth has to save this share of the energy."""
+    clear_frac: float = 0.03
+    """A depth is changed to only if it is within the target by this share: what it is predicted to give trembles."""
     dwell_steps: int = 16
     """Steps between two changes that no target asks for."""
     headroom_frac: float = 0.0
@@ -48,7 +49,7 @@ class ChoiceOptions:
 
     def __post_init__(self) -> None:
         """Raises `DomainError` for options that cannot be."""
-        fracs = self.margin_frac, self.headroom_frac
+        fracs = self.margin_frac, self.clear_frac, self.headroom_frac
         counts = self.dwell_steps, self.trial_every_steps, self.trial_requests
         if not all(0.0 <= frac < 1.0 for frac in fracs) or min(counts) < 0 or self.most_trial_steps < counts[1]:
             raise DomainError(f"no way to choose a depth: {self}")
@@ -100,7 +101,7 @@ class DepthChoice:
         options = self._options
         self._since_change += 1
         bound_ms = inf if target_ms is None else target_ms * (1.0 - options.headroom_frac)
-        careful_ms = bound_ms * (1.0 - options.margin_frac)
+        clear_ms = bound_ms * (1.0 - options.clear_frac)
         step, lengths, slow = self._table.step, self.acceptance.lengths, self.acceptance.slow
         current = self.depth
         best = settled = deeper = -1  # least energy within the target; least energy well within it; the next to try
@@ -116,9 +117,9 @@ class DepthChoice:
                 continue
             if j < best_j:
                 best, best_j = depth, j
-            if j < settled_j and (tbt_ms <= careful_ms or depth == current):
+            if j < settled_j and (tbt_ms <= clear_ms or depth == current):
                 settled, settled_j = depth, j
-            if depth > current and deeper < 0:
+            if depth > current and deeper < 0 and tbt_ms <= clear_ms:
                 deeper, deeper_j = depth, step_j / (depth + 1)
         if best < 0:
             return self._nearest(batch, context_tokens, bound_ms)

@@ -7,9 +7,12 @@ With s_k the share of requests whose k-th draft is accepted (s_0 = 1, never risi
 so one curve says what every depth would have given (`survival` is the same model for one width). A TBT target is judged
 at a quantile q of requests: one that takes n tokens gets, with probability q, at least
 
-    slow_d = a_d · (1 − z_q · √(σ² + v_d / (a_d² · n / a_d)))      σ: relative spread between requests, v_d: of a step
+    slow_d = a_d · (1 − z_q · √(σ_d² + v_d / (a_d² · n / a_d)))      σ_d: spread between requests, v_d: of a step
 
-tokens a step, as `AcceptanceModel.slow_accept_length` has it.
+tokens a step, as `AcceptanceModel.slow_accept_length` has it at the deepest depth. Requests differ as texts do: by a
+power of the one curve. So a relative spread σ at the deepest depth K is less at a shallower one, to first order
+
+    σ_d = σ · (w_d / a_d) / (w_K / a_K)        w_d = Σ_{k≤d} s_k · |ln s_k|,  the change of a_d with the power
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ class SlowRequests:
     deviate: float
     """z_q of the quantile: 0 judges by the mean."""
     spread_frac: float
-    """Relative standard deviation between the mean accept lengths of requests."""
+    """Relative standard deviation between the mean accept lengths of requests, at the deepest depth."""
     output_tokens: float
     """Tokens of an answer, over which the steps of a request average out."""
 
@@ -99,14 +102,20 @@ def accept_lengths(survivals: Sequence[float]) -> list[float]:
 
 def slow_accept_lengths(survivals: Sequence[float], slow: SlowRequests) -> list[float]:
     """slow_d for d = 0 … K, 1 at least."""
+    changes = [-survival * math.log(survival) if survival > 0.0 else 0.0 for survival in survivals]
+    deepest = math.fsum(changes) / (1.0 + math.fsum(survivals))
+    spread = slow.spread_frac / deepest if deepest > 0.0 else 0.0
     mean = second_moment = 1.0
+    change = 0.0
     found = [1.0]
     for k, survival in enumerate(survivals, start=1):
         mean += survival
+        change += changes[k - 1]
         # E[X²] = Σ_{k≥1} (2k − 1) P(X ≥ k), where P(X ≥ 1) = 1 and P(X ≥ k + 1) = s_k.
         second_moment += (2 * k + 1) * survival
         variance = max(0.0, second_moment - mean * mean)
         steps = max(1.0, slow.output_tokens / mean)
-        relative = slow.spread_frac * slow.spread_frac + variance / (mean * mean * steps)
+        of_requests = spread * change / mean
+        relative = of_requests * of_requests + variance / (mean * mean * steps)
         found.append(max(1.0, mean * (1.0 - slow.deviate * math.sqrt(relative))))
     return found

@@ -40,6 +40,7 @@ class Options(FileModel):
     """`ChoiceOptions` on disk."""
 
     margin_frac: _Frac = _DEFAULTS.margin_frac
+    clear_frac: _Frac = _DEFAULTS.clear_frac
     dwell_steps: NonNegativeInt = _DEFAULTS.dwell_steps
     headroom_frac: _Frac = _DEFAULTS.headroom_frac
     trial_every_steps: NonNegativeInt = _DEFAULTS.trial_every_steps
