@@ -66,6 +66,19 @@ def test_where_no_depth_meets_the_target_the_fastest_is_taken() -> None:
     assert settle(choice_of(0.7, table), 8, 0.001) == 3
 
 
+def test_a_target_that_some_requests_can_meet_is_preferred_to_one_that_none_can() -> None:
+    # Depth 0 takes 6.1 ms whatever comes; at depth 1 the mean request takes 5.5 ms and the slow one 6.2 ms.
+    row = [[(0.0, 6.1, 0.0, 1.0, 0.0)]], [[(0.0, 5.5 * 1.5, 0.0, 9.0, 0.0)]]
+    table = DepthTable({0: row[0], 1: row[1]})
+    slow = SlowRequests.at(0.9, spread_frac=0.087, output_tokens=1e9)
+    acceptance = DepthAcceptance((0.5,), slow)
+    choice = DepthChoice(table, acceptance, NO_TRIALS, start_depth=0)
+    tbt_ms = {point.depth: point.tbt_ms for point in choice.points(1, 0.0)}
+    assert tbt_ms[1] > tbt_ms[0] > 6.0
+    assert settle(choice, 1, 6.0) == 1
+    assert settle(choice, 1, 6.15) == 0  # where depth 0 meets it, it does so for all
+
+
 def test_a_depth_that_misses_the_target_is_left_at_once() -> None:
     table = straight_table(j_per_depth=6.0, ms_per_depth=0.1)
     choice = choice_of(0.7, table, ChoiceOptions(trial_every_steps=0, dwell_steps=1_000), start_depth=0)

@@ -30,6 +30,15 @@ def test_a_slow_request_is_as_slow_as_the_acceptance_model_says() -> None:
     assert slow_accept_lengths(geometric_survivals(0.7, 3), slow)[3] == pytest.approx(expected, rel=1e-3)
 
 
+def test_a_slow_request_is_slow_as_one_of_a_bent_curve_at_every_depth() -> None:
+    curve, spread_frac = geometric_survivals(0.8, 3), 0.1
+    slow = SlowRequests.at(0.9, spread_frac=spread_frac, output_tokens=1e9)  # its steps average out
+    mean = accept_lengths(curve)[3]
+    bent = accept_lengths(survivals_with_mean(curve, mean * (1.0 - slow.deviate * spread_frac), 3))
+    assert slow_accept_lengths(curve, slow) == pytest.approx(bent, rel=0.015)
+    assert slow_accept_lengths(curve, slow)[1] > 1.8 * (1.0 - 0.5 * slow.deviate * spread_frac)
+
+
 def test_at_the_median_a_request_is_not_slow() -> None:
     curve = geometric_survivals(0.6, 3)
     assert slow_accept_lengths(curve, SlowRequests.at(0.5, spread_frac=0.2)) == pytest.approx(accept_lengths(curve))
