@@ -87,7 +87,7 @@ def steered(own: type[Any], file: DepthFile) -> type[Any]:
                 return
             self.drafter_selector = Steering(choice, BatchFacts(file.tbt_target_ms))
             chosen = [depth for depth in candidates if depth in priced]
-            _LOG.warning("drafter-selector chooses among depths %s of %s, by %s", chosen, candidates, file.profile)
+            _LOG.info("drafter-selector chooses among depths %s of %s, by %s", chosen, candidates, file.profile)
 
         def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
             super().set_cuda_graph_bs(cuda_graph_bs)
