@@ -67,6 +67,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     _add_common(adaptive, target_required=True)
     adaptive.add_argument(
+        "--context-tokens",
+        type=float,
+        default=DEFAULT_CONTEXT_TOKENS,
+        metavar="C",
+        help=f"context per request that costs are compared at (default {DEFAULT_CONTEXT_TOKENS:g})",
+    )
+    adaptive.add_argument(
         "--accept-band", type=float, metavar="FRAC", help="how far accept lengths may be off (default: the spread)"
     )
     adaptive.add_argument("--batches", metavar="B,B…", help="batches with a CUDA graph (default: the profile's)")
@@ -113,13 +120,6 @@ def _add_common(parser: argparse.ArgumentParser, *, target_required: bool) -> No
         "--output-tokens", type=positive, default=DEFAULT_OUTPUT_TOKENS, metavar="N", help="tokens of an answer"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="file to write (default: standard output)")
-    parser.add_argument(
-        "--context-tokens",
-        type=float,
-        default=DEFAULT_CONTEXT_TOKENS,
-        metavar="C",
-        help=f"context per request that costs are compared at (default {DEFAULT_CONTEXT_TOKENS:g})",
-    )
 
 
 def run_adaptive(args: argparse.Namespace) -> int:
