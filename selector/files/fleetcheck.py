@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from selector.core.types import TEXT_TYPES, Capability
 from selector.errors import FleetError, InputError, PolicyError
+from selector.files.adaptivecheck import schedule_trouble
 from selector.files.arm import VERIFY_BUDGET
 from selector.files.fleet import Fleet, LoadedFleet, backend_spec
 from selector.files.policy import LoadedPolicy, load_policy_file
@@ -131,7 +132,18 @@ def _host(name: str) -> str:
 
 
 def _warnings(loaded: LoadedFleet, environ: Mapping[str, str]) -> Iterator[Finding]:
-    for check in (_targets, _shared_gpus, _gpu_kinds, _priors, _assumed, _batch_range, _budgets, _capabilities, _urls):
+    for check in (
+        _targets,
+        _shared_gpus,
+        _gpu_kinds,
+        _priors,
+        _assumed,
+        _batch_range,
+        _budgets,
+        _capabilities,
+        _schedules,
+        _urls,
+    ):
         for where, problem, remedy in check(loaded):
             yield Finding(level="warning", where=f"{loaded.where}: {where}", problem=problem, remedy=remedy)
     for index, backend in enumerate(loaded.fleet.backends):
@@ -272,6 +284,14 @@ def _capabilities(loaded: LoadedFleet) -> Iterator[Phrases]:
                 f"none can serve requests that need {need.value}",
                 "such requests will be refused: add a backend of an arm that can, such as none",
             )
+
+
+def _schedules(loaded: LoadedFleet) -> Iterator[Phrases]:
+    """Adaptive servers whose schedule is far from what their costs call for."""
+    for index in range(len(loaded.fleet.backends)):
+        trouble = schedule_trouble(loaded, index, None)
+        if trouble is not None:
+            yield (f"backends[{index}]", *trouble)
 
 
 def _urls(loaded: LoadedFleet) -> Iterable[Phrases]:

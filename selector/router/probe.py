@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import aiohttp
 import orjson
 
+from selector.files.adaptivecheck import schedule_trouble
 from selector.files.fleet import Backend, LoadedFleet
 from selector.files.fleetcheck import Finding, Level
 from selector.router.identity import arm_mismatches, deployment_mismatches
@@ -70,6 +71,9 @@ async def _probe(session: aiohttp.ClientSession, loaded: LoadedFleet, index: int
         report("error", f"does not run {backend.arm}: {mismatch}", "start it as check --launch-commands prints")
     for mismatch in deployment_mismatches(info, spec, profile):
         report("warning", str(mismatch), "predictions assume the fleet file and the profile: adapt one of them")
+    trouble = schedule_trouble(loaded, index, info)
+    if trouble is not None:
+        report("warning", *trouble)
     ranks = loads.get("loads")
     if not isinstance(ranks, list) or not all(isinstance(rank, Mapping) for rank in ranks):
         report("error", "answers /v1/loads without a list of loads", "run an SGLang release that has it")

@@ -114,7 +114,12 @@ class Relay:
         """Whether the client got its answer; if not, the flight is retracted and there is another backend to try."""
         request, upstream = flight.request, self._upstreams[flight.backend]
         facts = self._watch.backends[flight.backend].facts
-        additions = additions_for(request, spec_details=facts.spec_details, usage_by_default=facts.usage_by_default)
+        additions = additions_for(
+            request,
+            spec_details=facts.spec_details,
+            usage_by_default=facts.usage_by_default,
+            takes_tbt_target=upstream.takes_tbt_target,
+        )
         path = request.route.path.encode()
         headers = request_headers(incoming.headers, upstream.api_key)
         if incoming.trace is not None:

@@ -135,7 +135,10 @@ class RunningRouter:
         listener = stack.enter_context(contextlib.closing(self._listener()))
         upstreams: dict[str, Upstream] = {}
         for backend, spec in zip(fleet.fleet.backends, fleet.specs, strict=True):
-            upstreams[backend.name] = Upstream(backend, spec, options, fleet.where)
+            arm = fleet.profiles[backend.profile].arm(backend.arm)
+            upstreams[backend.name] = Upstream(
+                backend, spec, options, fleet.where, takes_tbt_target=bool(arm.takes_tbt_target)
+            )
             stack.push_async_callback(upstreams[backend.name].close)
         profiles = {backend.name: fleet.profiles[backend.profile] for backend in fleet.fleet.backends}
         records = [

@@ -32,7 +32,9 @@ _COPIED_BODY_BYTES = 65_536
 class Upstream:
     """One backend. Belongs to one event loop; `close` it."""
 
-    def __init__(self, backend: Backend, spec: BackendSpec, options: Router, where: str) -> None:
+    def __init__(
+        self, backend: Backend, spec: BackendSpec, options: Router, where: str, *, takes_tbt_target: bool = False
+    ) -> None:
         """Raises `FleetError` for a backend without a URL, or whose API key is not in the environment."""
         if backend.url is None:
             raise FleetError(f"{where}: backend {backend.name}: url", "is missing", "say where the server listens")
@@ -40,6 +42,8 @@ class Upstream:
         self.arm = backend.arm
         self.url = backend.url
         self.spec = spec
+        self.takes_tbt_target = takes_tbt_target
+        """Its engine is told the TBT targets of its requests."""
         self.api_key: str | None = None
         if backend.api_key_env is not None:
             self.api_key = os.environ.get(backend.api_key_env)
