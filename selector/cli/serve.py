@@ -11,7 +11,8 @@ from pathlib import Path
 
 import uvloop
 
-from selector.cli.arguments import port
+from selector.cli.arguments import LAST_PORT, PortOrDistance, port, port_or_distance
+from selector.errors import UsageError
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
 from selector.files.policy import load_policy_file
 from selector.router.running import RunningRouter
@@ -29,7 +30,7 @@ Clients use it as they use SGLang. They may say how fast they want to read:
   x-tbt-target-ms: 25          milliseconds per token (x-slo-tpot-ms is understood too)
   x-slo-class: chat            a class of the fleet file, for its target
 Every answer says where it came from: x-drafter-selector-arm, -backend, -reason, -predicted-tbt-ms and -rid.
-Look at / (the dashboard), /explain?rid=, /router/state, /router/decisions and /metrics.
+Look at / (the dashboard), /explain?rid=, /router/state, /router/decisions and /metrics, on --control-port if given.
 SIGTERM or Ctrl-C ends it once running requests are over; a second one ends it at once.
 """
 
@@ -47,6 +48,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--policy", metavar="P", help="a policy by name or path, instead of the fleet file's")
     parser.add_argument("--host", metavar="H", help="where to listen; default: the fleet file's, 127.0.0.1")
     parser.add_argument("--port", type=port, metavar="N", help="default: the fleet file's, 30800; 0 is any free one")
+    parser.add_argument("--control-host", metavar="H", help="default: the fleet file's, 127.0.0.1")
+    parser.add_argument(
+        "--control-port",
+        type=port_or_distance,
+        metavar="N",
+        help="for metrics, dashboard and /router; +N is that far above --port; default: the fleet file's, or none",
+    )
     parser.add_argument("--decision-log", type=Path, metavar="PATH", help="JSONL file of decisions and outcomes")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of policies that draw at random")
     parser.set_defaults(run=run)
@@ -70,9 +78,22 @@ def router_of(loaded: LoadedFleet, args: argparse.Namespace) -> RunningRouter:
         params=chosen.params if args.policy in (None, chosen.name) else {},
         host=args.host,
         port=args.port,
+        control_host=args.control_host,
+        control_port=_control_port(args, loaded),
         decision_log=args.decision_log,
         seed=args.seed,
     )
+
+
+def _control_port(args: argparse.Namespace, loaded: LoadedFleet) -> int | None:
+    given: PortOrDistance | None = args.control_port
+    if given is None:
+        return None
+    own = loaded.fleet.router.port if args.port is None else args.port
+    found = given.number + own if given.is_distance else given.number
+    if found > LAST_PORT or (given.is_distance and own == 0):
+        raise UsageError("--control-port", f"is +{given.number}, above port {own}", "give a port")
+    return found
 
 
 async def _serve(router: RunningRouter) -> int:
@@ -112,4 +133,5 @@ def _ready_line(router: RunningRouter) -> str:
         for name, watched in state.watch.backends.items()
     )
     policy = f"{state.policy.label} sha256={state.policy.sha256[:12]}"
-    return f"ready url={router.url} target={state.target} policy={policy} backends: {backends}"
+    control = f" control={router.control_url}" if router.control_url != router.url else ""
+    return f"ready url={router.url}{control} target={state.target} policy={policy} backends: {backends}"

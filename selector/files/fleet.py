@@ -25,10 +25,12 @@
 
     [acceptance]                      # how acceptance is learnt; see `Acceptance` below
 
-    [router]                          # only serve reads these three; see `Router`, `Energy` and `Tracing` below
+    [router]                          # only serve reads these; see `Router`, `Energy` and `Tracing` below
     [energy]
     urls = ["http://host0:9400"]      # `drafter-selector meter` on each GPU host
     [tracing]
+    [security]                        # these two in `security`
+    [keys.alice]
 
 Unknown keys are refused: a misspelt limit must not silently be no limit.
 """
@@ -46,6 +48,7 @@ from selector.core.correction import live
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.errors import FleetError, ProfileError
 from selector.files.profile import Profile, acceptance_model, load_profile
+from selector.files.security import Keys, Security
 from selector.files.validation import FileModel, read_text, toml_table, validated
 
 
@@ -63,6 +66,7 @@ def _http_url(value: str) -> str:
 
 
 Url = Annotated[str, AfterValidator(_http_url)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
@@ -118,7 +122,10 @@ class Router(FileModel):
     """How `serve` listens and watches. Times in seconds."""
 
     host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65_535)] = 30_800
+    port: Port = 30_800
+    control_host: str = "127.0.0.1"
+    control_port: Port | None = None
+    """Where metrics, dashboard, `/router/…` and `/abort_request` are; absent: on `port`, with all the rest."""
     poll_interval_s: PositiveFloat = 0.5
     """How often `/v1/loads` of every backend is read."""
     poll_timeout_s: PositiveFloat = 2.0
@@ -200,6 +207,8 @@ class Fleet(FileModel):
     router: Router = Router()
     energy: Energy = Energy()
     tracing: Tracing = Tracing()
+    security: Security = Security()
+    keys: Keys = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _consistent(self) -> Fleet:

@@ -58,18 +58,21 @@ class RouterApp:
     async def _relayed(self, route: Route, scope: Scope, receive: Receive, client: AsgiClient) -> None:
         headers = scope["headers"]
         try:
-            refused = self._admission.refusal(route, headers, _declared_length(headers))
-            if refused is not None:
-                raise refused
-            body = await read_body(receive, self._admission.max_body_bytes)
+            lease = self._admission.admit(headers, _declared_length(headers))
         except RefusedRequest as refused:
             refuse(client, route, refused, self._admission.metrics)
             return
-        query = quote(scope["query_string"], safe=_QUERY_SAFE).encode()
-        incoming = Incoming(route=route, query=query, headers=headers, body=body)
-        del body
-        async with ClientWatch(receive):
-            await self._relay.serve(incoming, client)
+        try:
+            body = await read_body(receive, self._admission.max_body_bytes)
+            query = quote(scope["query_string"], safe=_QUERY_SAFE).encode()
+            incoming = Incoming(route=route, query=query, headers=headers, body=body, lease=lease)
+            del body
+            async with ClientWatch(receive):
+                await self._relay.serve(incoming, client)
+        except RefusedRequest as refused:
+            refuse(client, route, refused, self._admission.metrics)
+        finally:
+            lease.end()
 
 
 def _declared_length(headers: list[tuple[bytes, bytes]]) -> int | None:

@@ -24,6 +24,7 @@ from uvicorn.server import ServerState
 from selector.router.admission import Admission
 from selector.router.answers import CLOSE, RefusedRequest
 from selector.router.client import Incoming, refuse
+from selector.router.keyring import FREE
 from selector.router.plainanswer import PlainAnswer
 from selector.router.relay import Relay
 from selector.router.routes import ROUTES, Route
@@ -65,6 +66,8 @@ class Front(asyncio.Protocol):
         """Bytes that are not read as a request yet."""
         self._request: PlainRequest | None = None
         """Whose body is coming."""
+        self._lease = FREE
+        """Of the request whose body is coming, or that is being answered."""
         self._parts: list[bytes] = []
         self._missing = 0
         self._answer: PlainAnswer | None = None
@@ -113,6 +116,7 @@ class Front(asyncio.Protocol):
         self._let_go()
         self._pending = b""
         self._request, self._parts = None, []
+        self._lease.end()
         if self._task is not None:
             self._task.cancel()
 
@@ -152,8 +156,9 @@ class Front(asyncio.Protocol):
         if request is None or route is None:
             self._hand_over()
             return
-        refused = self._admission.refusal(route, request.headers, request.length)
-        if refused is not None:
+        try:
+            self._lease = self._admission.admit(request.headers, request.length)
+        except RefusedRequest as refused:
             self._refuse(route, refused)
             return
         self._request, self._missing = request, request.length
@@ -177,7 +182,7 @@ class Front(asyncio.Protocol):
         slow = self._transport.get_write_buffer_size() > _WRITE_BUFFER_BYTES
         self._answer = PlainAnswer(self._transport, keep_alive=request.keep_alive, slow=slow)
         route = ROUTES[request.path]
-        incoming = Incoming(route=route, query=request.query, headers=request.headers, body=body)
+        incoming = Incoming(route=route, query=request.query, headers=request.headers, body=body, lease=self._lease)
         task = self._loop.create_task(self._relay.serve(incoming, self._answer))
         self._task = task
         self._server.tasks.add(task)
@@ -185,6 +190,7 @@ class Front(asyncio.Protocol):
 
     def _served(self, task: _Task) -> None:
         self._server.tasks.discard(task)
+        self._lease.end()
         answer, self._answer, self._task = self._answer, None, None
         assert answer is not None
         if task.cancelled():

@@ -63,6 +63,9 @@ class RouterMetrics:
         )
         self.upstream_errors = self._counter("upstream_errors", "Failures of backends under requests.", ["backend"])
         self.refused_requests = self._counter("refused_requests", "Requests that the router answered.", ["status"])
+        self._key_requests = self._counter(
+            "key_requests", "Requests by whose key they came with and what became of them.", ["holder", "result"]
+        )
         self.refused_rates = self._counter("refused_accept_rates", "Accept rates outside 0 to 1.", [])
 
     def decided(self, arm: str | None, reason: str) -> None:
@@ -93,6 +96,10 @@ class RouterMetrics:
     def retried(self, backend: str) -> None:
         """A request was taken back from a backend before its first byte."""
         self._of(self._retries, backend).inc()
+
+    def keyed(self, holder: str, result: str) -> None:
+        """A request came with a key: admitted, forbidden, or over a limit (limited)."""
+        self._of(self._key_requests, holder, result).inc()
 
     def availability_changed(self, backend: str, available: bool) -> None:
         """A backend gets requests from now on, or none."""

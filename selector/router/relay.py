@@ -23,7 +23,7 @@ from selector.router.answerstream import AnswerStream
 from selector.router.client import Client, Incoming, header_texts, refuse
 from selector.router.dispatch import Dispatcher, Flight
 from selector.router.exchange import Exchange
-from selector.router.headers import request_headers, response_headers
+from selector.router.headers import Passing, response_headers
 from selector.router.metrics import RouterMetrics
 from selector.router.request import ClientRequest, RequestReader
 from selector.router.upstream import Upstream
@@ -47,9 +47,11 @@ class Relay:
         reader: RequestReader,
         metrics: RouterMetrics,
         clock: Callable[[], float],
+        passing: Passing,
         tracing: Tracing | None = None,
     ) -> None:
-        """`clock` gives seconds since the router started."""
+        """`clock` gives seconds since the router started; `passing` says which headers go on."""
+        self._passing = passing
         self._tracing = tracing
         self._upstreams = upstreams
         self._dispatcher = dispatcher
@@ -88,7 +90,14 @@ class Relay:
     def _read(self, incoming: Incoming) -> ClientRequest:
         body, incoming.body = incoming.body, b""
         headers = header_texts(incoming.headers)
-        return self._reader.read(incoming.route, headers, body, request_id=token_hex(16), arrival_s=self._clock())
+        return self._reader.read(
+            incoming.route,
+            headers,
+            body,
+            incoming.lease.default_class,
+            request_id=token_hex(16),
+            arrival_s=self._clock(),
+        )
 
     async def _deliver(self, request: ClientRequest, incoming: Incoming, client: Client) -> None:
         tried: set[str] = set()
@@ -116,7 +125,7 @@ class Relay:
         facts = self._watch.backends[flight.backend].facts
         additions = additions_for(request, spec_details=facts.spec_details, usage_by_default=facts.usage_by_default)
         path = request.route.path.encode()
-        headers = request_headers(incoming.headers, upstream.api_key)
+        headers = self._passing.request_headers(incoming.headers, upstream.api_key, keyed=incoming.lease.keyed)
         if incoming.trace is not None:
             headers = incoming.trace.asking(flight, upstream.url + request.route.path, headers)
         try:

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
-
-import uvicorn
 
 from selector import __version__
 from selector.core.controller import Controller
@@ -30,21 +26,26 @@ from selector.files.decision_log import BackendRecord, PolicyRecord, StartEvent
 from selector.files.decision_log_writer import DecisionLogWriter
 from selector.files.fleet import LoadedFleet
 from selector.files.policy import LoadedPolicy
+from selector.files.security import load_holders
 from selector.router.admission import Admission
 from selector.router.app import RouterApp
 from selector.router.books import Books
 from selector.router.control import control_app
 from selector.router.corrections import correct_regularly
 from selector.router.dispatch import Dispatcher
-from selector.router.front import Front
+from selector.router.front import Front, Library
+from selector.router.headers import Passing
+from selector.router.keyring import KeyRing
 from selector.router.meters import Meters
 from selector.router.metrics import RouterMetrics
 from selector.router.readings import read_by_metrics
 from selector.router.relay import Relay
 from selector.router.request import RequestReader
+from selector.router.serving import Server, listening, url_of
 from selector.router.sharing import AcceptanceSharing
 from selector.router.snapshots import AcceptanceSnapshots
 from selector.router.state import RouterState
+from selector.router.tls import trust
 from selector.router.upstream import Upstream
 from selector.router.watch import FleetWatch
 
@@ -53,10 +54,7 @@ if TYPE_CHECKING:
 
     from selector.router.tracing import Tracing
 
-_KEEP_ALIVE_S = 75
 _LAST_SPANS_WITHIN_S = 5.0
-_CLOSE_WITHIN_S = 1
-"""How long connections may take to close once their requests are over or given up."""
 
 
 class RunningRouter:
@@ -71,12 +69,14 @@ class RunningRouter:
         params: Mapping[str, object] | None = None,
         host: str | None = None,
         port: int | None = None,
+        control_host: str | None = None,
+        control_port: int | None = None,
         decision_log: Path | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
-        """`params` are the policy's. Host, port and log default to the fleet file's; port 0 is any free one.
+        """`params` are the policy's. Hosts, ports and log default to the fleet file's; port 0 is any free one.
 
         Without a `tracer_provider` (the caller's to shut down), the fleet file says whether there are traces.
         """
@@ -87,6 +87,8 @@ class RunningRouter:
         self._params = dict(params or {})
         self._host = options.host if host is None else host
         self._port = options.port if port is None else port
+        self._control_host = options.control_host if control_host is None else control_host
+        self._control_port = options.control_port if control_port is None else control_port
         named_log = None if options.decision_log is None else Path(options.decision_log)
         self._log_path = named_log if decision_log is None else decision_log
         self._seed = seed
@@ -97,8 +99,12 @@ class RunningRouter:
     @property
     def url(self) -> str:
         """Where it listens."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return self._url
+
+    @property
+    def control_url(self) -> str:
+        """Where it tells of itself."""
+        return self._control_url
 
     async def __aenter__(self) -> Self:
         """Serves on return. Raises `InputError` for what the user gave wrongly."""
@@ -131,10 +137,18 @@ class RunningRouter:
         controller = Controller(
             context, self._policy.make(self._params, context), fallback=self._fallback.make({}, context)
         )
-        listener = stack.enter_context(contextlib.closing(self._listener()))
+        holders = load_holders(fleet.fleet, fleet.where)
+        tls = trust(fleet.fleet, fleet.where)
+        listener = stack.enter_context(contextlib.closing(listening(self._host, self._port)))
+        self._url = self._control_url = url_of(self._host, listener)
+        control_listener = None
+        if self._control_port is not None:
+            control_listener = listening(self._control_host, self._control_port)
+            stack.enter_context(contextlib.closing(control_listener))
+            self._control_url = url_of(self._control_host, control_listener)
         upstreams: dict[str, Upstream] = {}
         for backend, spec in zip(fleet.fleet.backends, fleet.specs, strict=True):
-            upstreams[backend.name] = Upstream(backend, spec, options, fleet.where)
+            upstreams[backend.name] = Upstream(backend, spec, options, fleet.where, tls)
             stack.push_async_callback(upstreams[backend.name].close)
         profiles = {backend.name: fleet.profiles[backend.profile] for backend in fleet.fleet.backends}
         records = [
@@ -158,7 +172,7 @@ class RunningRouter:
         energy = fleet.fleet.energy
         books = Books(fleet.specs, context.acceptance, metrics, metered=bool(energy.urls), log=log)
         dispatcher = Dispatcher(controller, metrics, now_s, books, log=log, adaptive_arms=adaptive)
-        meters = Meters(energy, books, now_s) if energy.urls else None
+        meters = Meters(energy, books, now_s, tls) if energy.urls else None
         learning = fleet.fleet.acceptance
         snapshots = AcceptanceSnapshots(
             dispatcher,
@@ -187,6 +201,7 @@ class RunningRouter:
             dispatcher=dispatcher,
             watch=watch,
             metrics=metrics,
+            keys=KeyRing(holders, metrics, now_s),
             log=log,
             snapshots=snapshots,
             sharing=sharing,
@@ -196,9 +211,11 @@ class RunningRouter:
         )
         read_by_metrics(self.state)
         reader = RequestReader(fleet.fleet, dispatcher.expected_output_tokens)
-        self._relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s, self._tracing(stack))
+        passing = Passing(fleet.fleet.security)
+        self._relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s, passing, self._tracing(stack))
         admission = Admission(self.state, max_body_bytes=options.max_body_bytes)
-        app = RouterApp(admission, self._relay, control_app(self.state))
+        control = control_app(self.state, private=control_listener is None, keyed=True)
+        app = RouterApp(admission, self._relay, control)
         await watch.first_look()
         stack.push_async_callback(_cancelled, asyncio.create_task(watch.run()))
         if meters is not None:
@@ -207,7 +224,12 @@ class RunningRouter:
         if energy.correct:
             correcting = correct_regularly(dispatcher, energy.correct_every_s)
             stack.push_async_callback(_cancelled, asyncio.create_task(correcting))
-        server = _Server(app, partial(Front, relay=self._relay, admission=admission))
+        if control_listener is not None:
+            # Up before the data path and after it: what is told of draining is told here too.
+            control_server = Server(control_app(self.state, private=True, keyed=False), Library)
+            stack.push_async_callback(control_server.end)
+            await control_server.begin(control_listener)
+        server = Server(app, partial(Front, relay=self._relay, admission=admission))
         stack.push_async_callback(server.end)
         await server.begin(listener)
         stack.push_async_callback(self._drain_once)
@@ -228,22 +250,6 @@ class RunningRouter:
             provider = own
         return Tracing(provider)
 
-    def _listener(self) -> socket.socket:
-        try:
-            info = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            listener = socket.socket(info[0], info[1], info[2])
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind(info[4])
-            except BaseException:
-                listener.close()
-                raise
-        except OSError as failed:
-            where = f"router {self._host}:{self._port}"
-            raise UsageError(where, f"cannot listen there ({failed.strerror})", "choose another host or port") from None
-        self._port = listener.getsockname()[1]
-        return listener
-
     def _opened_log(self, policy: PolicyRecord, fallback: PolicyRecord) -> DecisionLogWriter | None:
         if self._log_path is None:
             return None
@@ -257,60 +263,6 @@ class RunningRouter:
             backends=tuple(BackendRecord(name=spec.name, arm=spec.arm) for spec in self._fleet.specs),
         )
         return DecisionLogWriter(self._log_path, start)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn in somebody else's loop."""
-
-    def __init__(self, app: RouterApp, front: Callable[..., Front]) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=front,  # type: ignore[arg-type] # a class for uvicorn, which only ever calls it
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=_CLOSE_WITHIN_S,
-            )
-        )
-        self._up = asyncio.Event()
-        self._told_to_end = asyncio.Event()
-
-    async def begin(self, listener: socket.socket) -> None:
-        """Returns when it accepts connections."""
-        self._serving = asyncio.create_task(self.serve(sockets=[listener]))
-        await self._up.wait()
-
-    async def end(self) -> None:
-        """Closes the listener and every connection; requests still running are given up."""
-        # uvicorn reports each request that it cuts off as a fault of the application, with a traceback.
-        log = logging.getLogger("uvicorn.error")
-        level = log.level
-        log.setLevel(logging.CRITICAL)
-        try:
-            self._told_to_end.set()
-            await self._serving
-        finally:
-            log.setLevel(level)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Tells `begin`."""
-        await super().startup(sockets)
-        self._up.set()
-
-    async def main_loop(self) -> None:
-        """Waits; what uvicorn does ten times a second here is for headers that are switched off."""
-        await self._told_to_end.wait()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leaves the signals to the program that embeds the router."""
-        yield
 
 
 class _CanShutDown(Protocol):

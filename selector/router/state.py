@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from selector.files.decision_log import PolicyRecord
 from selector.files.decision_log_writer import DecisionLogWriter
 from selector.router.dispatch import Dispatcher
+from selector.router.keyring import KeyRing
 from selector.router.meters import Meters
 from selector.router.metrics import RouterMetrics
 from selector.router.sharing import AcceptanceSharing
@@ -25,6 +26,7 @@ class RouterState:
     dispatcher: Dispatcher
     watch: FleetWatch
     metrics: RouterMetrics
+    keys: KeyRing
     log: DecisionLogWriter | None
     snapshots: AcceptanceSnapshots
     sharing: AcceptanceSharing | None

@@ -22,6 +22,7 @@ from selector.errors import FleetError, UpstreamError
 from selector.files.fleet import Backend, Router
 from selector.router.exchange import Exchange
 from selector.router.pool import KEEP_IDLE_S, Connection, ConnectionPool
+from selector.router.tls import untrusted
 from selector.router.wire import Headers, written_head
 
 _COPIED_BODY_BYTES = 65_536
@@ -31,8 +32,11 @@ _COPIED_BODY_BYTES = 65_536
 class Upstream:
     """One backend. Belongs to one event loop; `close` it."""
 
-    def __init__(self, backend: Backend, spec: BackendSpec, options: Router, where: str) -> None:
-        """Raises `FleetError` for a backend without a URL, or whose API key is not in the environment."""
+    def __init__(self, backend: Backend, spec: BackendSpec, options: Router, where: str, tls: ssl.SSLContext) -> None:
+        """`tls` verifies certificate and name of a server with an `https://` URL.
+
+        Raises `FleetError` for a backend without a URL, or whose API key is not in the environment.
+        """
         if backend.url is None:
             raise FleetError(f"{where}: backend {backend.name}: url", "is missing", "say where the server listens")
         self.name = backend.name
@@ -48,19 +52,18 @@ class Upstream:
         self._idle_timeout_s = options.stream_idle_timeout_s
         self._poll_timeout_s = options.poll_timeout_s
         self._first_byte_timeout_s = options.first_byte_timeout_s
-        # httptools and uvloop bring no TLS context of their own: this one verifies certificate and name.
         parts = urlsplit(backend.url)
-        tls = ssl.create_default_context() if parts.scheme == "https" else None
+        encrypted = parts.scheme == "https"
         self._host_header = parts.netloc.rpartition("@")[2].encode("idna" if not parts.netloc.isascii() else "ascii")
         self._path = parts.path.rstrip("/").encode()
         self._pool = ConnectionPool(
             parts.hostname or "",
-            parts.port or (80 if tls is None else 443),
-            tls=tls,
+            parts.port or (443 if encrypted else 80),
+            tls=tls if encrypted else None,
             connect_timeout_s=options.connect_timeout_s,
         )
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_S),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_S, ssl=tls),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, connect=options.connect_timeout_s),
         )
@@ -100,6 +103,8 @@ class Upstream:
             raise UpstreamError("no connection in time") from None
         except socket.gaierror as failed:
             raise UpstreamError(f"host name not found ({failed.strerror})") from failed
+        except ssl.SSLCertVerificationError as failed:
+            raise UpstreamError(untrusted(failed)) from failed
         except ssl.SSLError as failed:
             raise UpstreamError(f"no TLS connection ({failed.reason or failed})") from failed
         except OSError as failed:
@@ -112,7 +117,10 @@ class Upstream:
             async with (
                 asyncio.timeout(self._poll_timeout_s),
                 self._session.post(
-                    self.url + "/abort_request", data=body, headers=self._own_headers("application/json")
+                    self.url + "/abort_request",
+                    data=body,
+                    headers=self._own_headers("application/json"),
+                    allow_redirects=False,
                 ) as response,
             ):
                 await response.read()
@@ -157,6 +165,8 @@ def _in_words(failed: BaseException) -> str:
             return "no connection in time"
         case TimeoutError():
             return "no answer in time"
+        case aiohttp.ClientConnectorCertificateError(certificate_error=ssl.SSLCertVerificationError() as refused):
+            return untrusted(refused)
         case aiohttp.ClientConnectorDNSError():
             return f"host name not found ({failed.os_error})"
         case aiohttp.ClientConnectorError():
