@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -120,7 +120,8 @@ class Holder:
     name: str
     digests: frozenset[bytes]
     slo_class: str
-    slo_classes: frozenset[str]
+    slo_classes: frozenset[str] | None = None
+    """`None`: all."""
     requests_per_minute: float | None = None
     burst_requests: int = 1
     max_concurrent: int | None = None
@@ -159,7 +160,7 @@ def load_holders(fleet: Fleet, where: str, environ: Mapping[str, str] = os.envir
                 name=name,
                 digests=frozenset(_digests(key, place, environ)),
                 slo_class=key.slo_class or fleet.slo.default_class,
-                slo_classes=frozenset(_classes(key, known, place)),
+                slo_classes=_classes(key, known, place),
                 requests_per_minute=key.requests_per_minute,
                 burst_requests=key.burst_requests,
                 max_concurrent=key.max_concurrent,
@@ -188,12 +189,12 @@ def _digests(key: ApiKey, place: str, environ: Mapping[str, str]) -> Iterator[by
         yield key_digest(value.encode())
 
 
-def _classes(key: ApiKey, known: Iterable[str], place: str) -> Iterator[str]:
-    """The classes that the holder may use; its own one is always among them."""
-    given = {"slo_class": [key.slo_class] if key.slo_class else [], "slo_classes": list(key.slo_classes or ())}
-    for field, names in given.items():
+def _classes(key: ApiKey, known: frozenset[str], place: str) -> frozenset[str] | None:
+    """The classes that the holder may use, among them its own one."""
+    own = () if key.slo_class is None else (key.slo_class,)
+    for field, names in (("slo_class", own), ("slo_classes", key.slo_classes or ())):
         for name in names:
             if name not in known:
                 remedy = f"use {', '.join(sorted(known))}"
                 raise FleetError(f"{place}.{field}", f"names {name!r}, which is no class of the fleet", remedy)
-    yield from known if key.slo_classes is None else [*given["slo_classes"], *given["slo_class"]]
+    return None if key.slo_classes is None else frozenset((*key.slo_classes, *own))

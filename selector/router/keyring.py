@@ -38,9 +38,9 @@ class _Account:
     def __init__(self, holder: Holder) -> None:
         self.running = 0
         self.rate: RateLimit | None = None
-        self.change(holder)
+        self.change(holder, 0.0)
 
-    def change(self, holder: Holder) -> None:
+    def change(self, holder: Holder, now_s: float) -> None:
         """Other keys or limits; what is under way stays counted."""
         self.holder = holder
         if holder.requests_per_minute is None:
@@ -48,7 +48,7 @@ class _Account:
         elif self.rate is None:
             self.rate = RateLimit(holder.requests_per_minute, holder.burst_requests)
         else:
-            self.rate.change(holder.requests_per_minute, holder.burst_requests)
+            self.rate.change(holder.requests_per_minute, holder.burst_requests, now_s=now_s)
 
 
 class Lease:
@@ -141,7 +141,7 @@ class KeyRing:
         index: dict[bytes, tuple[tuple[bytes, _Account], ...]] = {}
         for holder in holders:
             account = accounts[holder.name] = self._accounts.get(holder.name) or _Account(holder)
-            account.change(holder)
+            account.change(holder, self._clock())
             for digest in holder.digests:
                 start = digest[:_INDEX_BYTES]
                 index[start] = (*index.get(start, ()), (digest, account))

@@ -14,18 +14,17 @@ class RateLimit:
 
     def __init__(self, per_minute: float, burst: int) -> None:
         self._due_s = float("-inf")
-        self.change(per_minute, burst)
+        self.change(per_minute, burst, now_s=0.0)
 
-    def change(self, per_minute: float, burst: int) -> None:
-        """Other limits from now on; what was taken stays taken, within the new burst."""
+    def change(self, per_minute: float, burst: int, *, now_s: float) -> None:
+        """Other limits from now on; what was taken stays taken, as far as these limits could have let it."""
         self._interval_s = 60.0 / per_minute
         self._early_s = (burst - 1) * self._interval_s
+        self._due_s = min(self._due_s, now_s + self._early_s + self._interval_s)
 
     def take(self, now_s: float) -> float:
         """Takes one request and returns 0; or takes none and returns the seconds until there will be one."""
         due_s = max(self._due_s, now_s)
-        # After a change to a smaller burst it may be due later than any request of these limits could make it.
-        due_s = min(due_s, now_s + self._early_s + self._interval_s)
         wait_s = due_s - self._early_s - now_s
         if wait_s > 1e-9:
             return wait_s
