@@ -15,8 +15,8 @@ import orjson
 
 from selector.files.fleet import Backend, LoadedFleet
 from selector.files.fleetcheck import Finding, Level
+from selector.files.trust import trust
 from selector.router.identity import arm_mismatches, deployment_mismatches
-from selector.router.tls import trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from selector.files.decision_log_writer import DecisionLogWriter
 from selector.files.fleet import LoadedFleet
 from selector.files.policy import LoadedPolicy
 from selector.files.security import load_holders
+from selector.files.trust import trust
 from selector.router.admission import Admission
 from selector.router.app import RouterApp
 from selector.router.books import Books
@@ -45,7 +46,6 @@ from selector.router.serving import Server, listening, url_of
 from selector.router.sharing import AcceptanceSharing
 from selector.router.snapshots import AcceptanceSnapshots
 from selector.router.state import RouterState
-from selector.router.tls import trust
 from selector.router.upstream import Upstream
 from selector.router.watch import FleetWatch
 

@@ -20,9 +20,9 @@ import orjson
 from selector.core.policy import BackendSpec
 from selector.errors import FleetError, UpstreamError
 from selector.files.fleet import Backend, Router
+from selector.files.trust import untrusted
 from selector.router.exchange import Exchange
 from selector.router.pool import KEEP_IDLE_S, Connection, ConnectionPool
-from selector.router.tls import untrusted
 from selector.router.wire import Headers, written_head
 
 _COPIED_BODY_BYTES = 65_536

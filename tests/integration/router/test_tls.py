@@ -11,8 +11,8 @@ import trustme
 
 from selector.errors import FleetError, UpstreamError
 from selector.files.fleet import LoadedFleet
+from selector.files.trust import trust
 from selector.router.probe import probe_fleet
-from selector.router.tls import trust
 from selector.router.upstream import Upstream
 from tests.integration.router.fake_upstream import FakeUpstream, answering, streaming
 from tests.integration.router.harness import CHAT, DONE, chat_stream, fleet_of, routed
