@@ -236,6 +236,20 @@ async def test_a_request_that_two_servers_could_read_differently_is_refused(shap
         assert upstream.seen == []
 
 
+@pytest.mark.parametrize("value", ["close, keep-alive", "keep-alive, close", "keep-alive\r\nConnection: close"])
+async def test_a_client_that_contradicts_itself_about_its_connection_loses_it(value: str) -> None:
+    async with (
+        FakeUpstream(script=answering(200, b"{}")) as upstream,
+        routed(upstream) as router,
+        connection(router.url) as (reader, writer),
+    ):
+        writer.write(request_bytes(PATH, CHAT, {"Connection": value}))
+        answer = await answer_from(reader, writer)
+        assert (answer.status, answer.header("connection"), await answer.body()) == (200, "close", b"{}")
+        assert await reader.read() == b""
+        assert upstream.seen[0].header("connection") is None
+
+
 async def test_a_request_without_a_length_has_no_body_and_hides_none() -> None:
     async with (
         FakeUpstream(script=answering(200, b"{}")) as upstream,
