@@ -13,7 +13,6 @@ Memory is one account a holder: nothing is remembered of callers without a key.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from hmac import compare_digest
 from math import ceil
 
@@ -33,9 +32,10 @@ _TARGETS = frozenset(name.encode() for name in TARGET_HEADERS)
 class _Account:
     """What one holder has under way."""
 
-    __slots__ = ("holder", "rate", "running")
+    __slots__ = ("_shown", "holder", "rate", "running")
 
-    def __init__(self, holder: Holder) -> None:
+    def __init__(self, holder: Holder, metrics: RouterMetrics) -> None:
+        self._shown = metrics.key_in_flight(holder.name)
         self.running = 0
         self.rate: RateLimit | None = None
         self.change(holder, 0.0)
@@ -50,6 +50,11 @@ class _Account:
         else:
             self.rate.change(holder.requests_per_minute, holder.burst_requests, now_s=now_s)
 
+    def count(self, difference: int) -> None:
+        """So many requests more, or less, are under way."""
+        self.running += difference
+        self._shown.inc(difference)
+
 
 class Lease:
     """Leave to serve one request. `end` it when the request is over, as often as convenient."""
@@ -63,13 +68,13 @@ class Lease:
         self.default_class = None if account is None else account.holder.slo_class
         """SLO class of a request that names none; `None`: the fleet's default."""
         if account is not None:
-            account.running += 1
+            account.count(1)
 
     def end(self) -> None:
         """The request is over."""
         account, self._account = self._account, None
         if account is not None:
-            account.running -= 1
+            account.count(-1)
 
 
 FREE = Lease()
@@ -85,7 +90,6 @@ class KeyRing:
         self._clock = clock
         self._accounts: dict[str, _Account] = {}
         self._index: Mapping[bytes, tuple[tuple[bytes, _Account], ...]] = {}
-        self._shown: set[str] = set()
         self._take(tuple(holders))
 
     @property
@@ -140,16 +144,11 @@ class KeyRing:
         accounts: dict[str, _Account] = {}
         index: dict[bytes, tuple[tuple[bytes, _Account], ...]] = {}
         for holder in holders:
-            account = accounts[holder.name] = self._accounts.get(holder.name) or _Account(holder)
+            account = accounts[holder.name] = self._accounts.get(holder.name) or _Account(holder, self._metrics)
             account.change(holder, self._clock())
             for digest in holder.digests:
                 start = digest[:_INDEX_BYTES]
                 index[start] = (*index.get(start, ()), (digest, account))
-            if holder.name not in self._shown:
-                self._shown.add(holder.name)
-                running = partial(self.running, holder.name)
-                text = "Requests that a holder of a key has under way."
-                self._metrics.read_gauge("key_in_flight_requests", text, running, holder=holder.name)
         self._accounts, self._index = accounts, index
 
     def _identified(self, headers: Headers) -> _Account:

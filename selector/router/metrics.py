@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -20,7 +20,7 @@ _KIND = re.compile(r"[^\d:;,(]*")
 _PREFIX = "drafter_selector_"
 
 Reading = Callable[[], float]
-_Labelled = TypeVar("_Labelled", Counter, Histogram)
+_Labelled = TypeVar("_Labelled", Counter, Gauge, Histogram)
 _Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 
@@ -66,6 +66,9 @@ class RouterMetrics:
         self._key_requests = self._counter(
             "key_requests", "Requests by whose key they came with and what became of them.", ["holder", "result"]
         )
+        self._key_in_flight = self._gauge(
+            "key_in_flight_requests", "Requests that a holder of a key has under way.", ["holder"]
+        )
         self.refused_rates = self._counter("refused_accept_rates", "Accept rates outside 0 to 1.", [])
 
     def decided(self, arm: str | None, reason: str) -> None:
@@ -100,6 +103,10 @@ class RouterMetrics:
     def keyed(self, holder: str, result: str) -> None:
         """A request came with a key: admitted, forbidden, or over a limit (limited)."""
         self._of(self._key_requests, holder, result).inc()
+
+    def key_in_flight(self, holder: str) -> Gauge:
+        """Where the requests that a holder has under way are counted."""
+        return self._of(self._key_in_flight, holder)
 
     def availability_changed(self, backend: str, available: bool) -> None:
         """A backend gets requests from now on, or none."""
@@ -145,6 +152,9 @@ class RouterMetrics:
 
     def _counter(self, name: str, text: str, labels: Iterable[str]) -> Counter:
         return Counter(_PREFIX + name, text, list(labels), registry=self._registry)
+
+    def _gauge(self, name: str, text: str, labels: Iterable[str]) -> Gauge:
+        return Gauge(_PREFIX + name, text, list(labels), registry=self._registry)
 
     def _histogram(self, name: str, text: str, label: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(_PREFIX + name, text, [label], buckets=buckets, registry=self._registry)

@@ -37,12 +37,12 @@ from selector.router.dispatch import Dispatcher
 from selector.router.front import Front, Library
 from selector.router.headers import Passing
 from selector.router.keyring import KeyRing
+from selector.router.listening import Server, listening, url_of
 from selector.router.meters import Meters
 from selector.router.metrics import RouterMetrics
 from selector.router.readings import read_by_metrics
 from selector.router.relay import Relay
 from selector.router.request import RequestReader
-from selector.router.serving import Server, listening, url_of
 from selector.router.sharing import AcceptanceSharing
 from selector.router.snapshots import AcceptanceSnapshots
 from selector.router.state import RouterState
