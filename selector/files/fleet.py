@@ -62,6 +62,9 @@ def _http_url(value: str) -> str:
         usable = False
     if not usable or parts.query or parts.fragment:
         raise ValueError("must be http://HOST:PORT, with nothing after it but a path")
+    if "@" in parts.netloc:
+        # It would be shown wherever the address is; `api_key_env` is for secrets.
+        raise ValueError("must hold no user name or password")
     return value.rstrip("/")
 
 

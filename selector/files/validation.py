@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
@@ -13,6 +14,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from selector.errors import InputError
+
+_USER_INFO = re.compile(r"//[^/@\s]*@")
+"""User name and password in a URL, which no message may show."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -109,7 +113,7 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = _USER_INFO.sub("//…@", repr(value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -54,7 +54,7 @@ class Upstream:
         self._first_byte_timeout_s = options.first_byte_timeout_s
         parts = urlsplit(backend.url)
         encrypted = parts.scheme == "https"
-        self._host_header = parts.netloc.rpartition("@")[2].encode("idna" if not parts.netloc.isascii() else "ascii")
+        self._host_header = parts.netloc.encode("ascii" if parts.netloc.isascii() else "idna")
         self._path = parts.path.rstrip("/").encode()
         self._pool = ConnectionPool(
             parts.hostname or "",

@@ -86,6 +86,7 @@ def test_without_classes_the_default_class_has_no_target() -> None:
         ("http://127.0.0.1:30000/", "127.0.0.1:30000", "backends[0].url: is '127.0.0.1:30000': must start with http://"),
         ("http://127.0.0.1:30000/", "http://h:99999", "is 'http://h:99999': must be http://HOST:PORT"),
         ("http://127.0.0.1:30000/", "http://:1", "is 'http://:1': must be http://HOST:PORT"),
+        ("http://127.0.0.1:30000/", "http://me:pass@h:1", "is 'http://…@h:1': must hold no user name or password"),
         ("http://127.0.0.1:30000/", "http://h/?x=1", "must be http://HOST:PORT"),
         ("[slo]", "[slo]\ndefault_class = 3", "f.toml: is not TOML (Cannot overwrite a value"),
         ("[policy]", "[energy]\npoll_interval = 1\n[policy]", "energy.poll_interval: is not a known field"),
