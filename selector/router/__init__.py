@@ -8,6 +8,7 @@
            meters ──▶ books ◀── dispatch                  what was predicted and what came, joules included
           control ──▶ views ──▶ live, explain             what people look at
 
-`running` puts them together. `admission` lets requests in, on both ways, before their body is read. `dispatch` and what
-is under it know nothing of HTTP. docs/relay.md says why there are two ways and what they cost.
+`running` puts them together. `admission` lets requests in, on both ways, before their body is read, and asks `keyring`
+whose they are. `dispatch` and what is under it know nothing of HTTP. docs/relay.md says why there are two ways and what
+they cost, docs/security.md what is trusted and what is told to whom.
 """
