@@ -156,11 +156,12 @@ def load_holders(fleet: Fleet, where: str, environ: Mapping[str, str] = os.envir
             place = f"{file}: keys.{name}"
             if name in holders:
                 raise FleetError(place, "is in the fleet file too", "give every holder one table")
+            slo_class = key.slo_class or fleet.slo.default_class
             holder = Holder(
                 name=name,
                 digests=frozenset(_digests(key, place, environ)),
-                slo_class=key.slo_class or fleet.slo.default_class,
-                slo_classes=_classes(key, known, place),
+                slo_class=slo_class,
+                slo_classes=_classes(key, known, slo_class, place),
                 requests_per_minute=key.requests_per_minute,
                 burst_requests=key.burst_requests,
                 max_concurrent=key.max_concurrent,
@@ -189,12 +190,16 @@ def _digests(key: ApiKey, place: str, environ: Mapping[str, str]) -> Iterator[by
         yield key_digest(value.encode())
 
 
-def _classes(key: ApiKey, known: frozenset[str], place: str) -> frozenset[str] | None:
-    """The classes that the holder may use, among them its own one."""
-    own = () if key.slo_class is None else (key.slo_class,)
-    for field, names in (("slo_class", own), ("slo_classes", key.slo_classes or ())):
+def _classes(key: ApiKey, known: frozenset[str], slo_class: str, place: str) -> frozenset[str] | None:
+    """The classes that the holder may use; `slo_class`, of requests that name none, has to be one of them."""
+    for field, names in (("slo_class", (slo_class,)), ("slo_classes", key.slo_classes or ())):
         for name in names:
             if name not in known:
                 remedy = f"use {', '.join(sorted(known))}"
                 raise FleetError(f"{place}.{field}", f"names {name!r}, which is no class of the fleet", remedy)
-    return None if key.slo_classes is None else frozenset((*key.slo_classes, *own))
+    if key.slo_classes is None:
+        return None
+    if key.slo_class is None and slo_class not in key.slo_classes:
+        problem = f"lacks {slo_class!r}, the class of requests that name none"
+        raise FleetError(f"{place}.slo_classes", problem, "give another one as slo_class, or add it")
+    return frozenset((*key.slo_classes, slo_class))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
@@ -13,7 +14,7 @@ from selector import __version__
 from selector.core.types import BackendView
 from selector.router.abort import abort
 from selector.router.acceptancereport import acceptance_report
-from selector.router.answers import RefusedRequest
+from selector.router.answers import CLOSE, RefusedRequest
 from selector.router.health import State
 from selector.router.loads import LoadReport
 from selector.router.models import FleetModels
@@ -34,7 +35,8 @@ def control_app(state: RouterState, *, private: bool, keyed: bool) -> FastAPI:
     _add_health(app, state)
     app.include_router(_fleet_routes(state), dependencies=_asked_for_keys(state, keyed=keyed, control=False))
     if private:
-        app.include_router(_private_routes(state), dependencies=_asked_for_keys(state, keyed=keyed, control=True))
+        keys = _asked_for_keys(state, keyed=keyed, control=True)
+        app.include_router(_private_routes(state), dependencies=[*keys, Depends(_from_no_other_site)])
     return app
 
 
@@ -45,6 +47,17 @@ def _asked_for_keys(state: RouterState, *, keyed: bool, control: bool) -> list[A
         state.keys.look(request.headers.raw, control=control)
 
     return [Depends(look)] if keyed else []
+
+
+async def _from_no_other_site(request: Request) -> None:
+    """A page that somebody looks at elsewhere can send what it likes to any address that their browser reaches.
+
+    Browsers name the page that a request comes from wherever it could change something; other clients do not.
+    """
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        message = "a page of another site may not do this"
+        raise RefusedRequest(403, message, headers=[CLOSE], code="permission_denied")
 
 
 async def _refusal(request: Request, refused: Exception) -> Response:

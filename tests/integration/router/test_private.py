@@ -67,6 +67,17 @@ async def test_control_on_a_port_of_its_own_is_nowhere_else(keys: str) -> None:
         assert await status_of(router.url, PATH, bearer(ALICE), "POST") == 200
 
 
+async def test_pages_of_other_sites_can_do_nothing() -> None:
+    async with FakeUpstream() as upstream, routed(upstream, control_port=0) as router:
+        for path in ("/abort_request", "/router/corrections/reset"):
+            for origin, status in (
+                ("https://elsewhere.example", 403),
+                ("null", 403),
+                ("http://router", 200),  # the host that these requests name
+            ):
+                assert await status_of(router.control_url, path, {"Origin": origin}, "POST") == status, (path, origin)
+
+
 async def test_the_control_port_tells_of_draining_until_the_last_request_is_over() -> None:
     async with (
         FakeUpstream(script=hanging) as upstream,

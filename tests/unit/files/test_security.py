@@ -93,6 +93,7 @@ def test_a_file_of_keys_that_cannot_be_used_is_told(tmp_path: Path, text: str | 
         (f'valu = "{SECRET}"', "did you mean 'value'?"),
         (f'value = "{SECRET}"\nslo_class = "x"', "names 'x', which is no class of the fleet; use batch, chat"),
         (f'value = "{SECRET}"\nslo_classes = ["chat", "x"]', "keys.alice.slo_classes: names 'x'"),
+        (f'value = "{SECRET}"\nslo_classes = ["batch"]', "slo_classes: lacks 'chat', the class of requests that name"),
         (f'value = "{SECRET}"\nburst_requests = 0', "keys.alice.burst_requests: is 0"),
     ],
 )
