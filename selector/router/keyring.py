@@ -12,7 +12,7 @@ Memory is one account a holder: nothing is remembered of callers without a key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from hmac import compare_digest
 from math import ceil
 
@@ -84,29 +84,34 @@ FREE = Lease()
 class KeyRing:
     """The holders of keys of one router; `replace` them at any time. Belongs to the event loop that serves."""
 
-    def __init__(self, holders: Iterable[Holder], metrics: RouterMetrics, clock: Callable[[], float]) -> None:
+    def __init__(self, holders: Collection[Holder], metrics: RouterMetrics, clock: Callable[[], float]) -> None:
         """`clock` gives seconds on a clock that never goes back."""
         self._metrics = metrics
         self._clock = clock
         self._accounts: dict[str, _Account] = {}
         self._index: Mapping[bytes, tuple[tuple[bytes, _Account], ...]] = {}
-        self._take(tuple(holders))
+        self._take(holders)
 
     @property
     def asks(self) -> bool:
         """Whether a key is asked for: there is one."""
         return bool(self._accounts)
 
-    def replace(self, holders: Iterable[Holder]) -> None:
+    def check(self, holders: Collection[Holder]) -> None:
+        """Raises `FleetError` for what `replace` must not do.
+
+        A router that asks for keys does not stop asking because a file came out empty.
+        """
+        if self.asks and not holders:
+            raise FleetError("keys", "there are none any more", "give one, or restart the router to serve everybody")
+
+    def replace(self, holders: Collection[Holder]) -> None:
         """These holders from now on, all at once; who stays keeps what was counted, and what runs may end.
 
-        Raises `FleetError`, and changes nothing, when none is left: a router that asks for keys must not stop asking
-        because a file came out empty.
+        Raises as `check` does, and has changed nothing then.
         """
-        given = tuple(holders)
-        if self.asks and not given:
-            raise FleetError("keys", "there are none any more", "give one, or restart the router to serve everybody")
-        self._take(given)
+        self.check(holders)
+        self._take(holders)
 
     def running(self, name: str) -> int:
         """Requests that a holder has under way."""
@@ -140,7 +145,7 @@ class KeyRing:
         if self._accounts and not control:
             self._identified(headers)
 
-    def _take(self, holders: tuple[Holder, ...]) -> None:
+    def _take(self, holders: Collection[Holder]) -> None:
         accounts: dict[str, _Account] = {}
         index: dict[bytes, tuple[tuple[bytes, _Account], ...]] = {}
         for holder in holders:
