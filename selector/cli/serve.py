@@ -107,8 +107,7 @@ async def _serve(router: RunningRouter) -> int:
 def _ready_line(router: RunningRouter) -> str:
     state = router.state
     backends = ", ".join(
-        f"{name} ({watched.upstream.arm}): {watched.health.state}"
-        + (f", {watched.health.reason}" if watched.health.reason else "")
+        f"{name} ({watched.upstream.arm}): {watched.state}" + (f", {watched.reason}" if watched.reason else "")
         for name, watched in state.watch.backends.items()
     )
     policy = f"{state.policy.label} sha256={state.policy.sha256[:12]}"

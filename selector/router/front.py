@@ -21,12 +21,11 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from selector.router.admission import Admission
 from selector.router.answers import CLOSE, RefusedRequest
 from selector.router.client import Incoming, refuse
 from selector.router.plainanswer import PlainAnswer
-from selector.router.relay import Relay
 from selector.router.routes import ROUTES, Route
+from selector.router.serving import Serving
 from selector.router.wire import MAX_HEAD_BYTES, PlainRequest, may_become_plain, plain_request
 
 _LOG = logging.getLogger("selector.router")
@@ -49,16 +48,14 @@ class Front(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        relay: Relay,
-        admission: Admission,
+        serving: Serving,
     ) -> None:
-        """All but the last two is what uvicorn gives every protocol."""
+        """All but the last is what uvicorn gives every protocol."""
         self._config = config
         self._server = server_state
         self._app_state = app_state
         self._loop = _loop or asyncio.get_running_loop()
-        self._relay = relay
-        self._admission = admission
+        self._serving = serving
         self._patience_s = float(config.timeout_keep_alive)
         self._transport: asyncio.Transport
         self._pending = b""
@@ -152,7 +149,7 @@ class Front(asyncio.Protocol):
         if request is None or route is None:
             self._hand_over()
             return
-        refused = self._admission.refusal(route, request.headers, request.length)
+        refused = self._serving.admission.refusal(route, request.headers, request.length)
         if refused is not None:
             self._refuse(route, refused)
             return
@@ -178,7 +175,7 @@ class Front(asyncio.Protocol):
         self._answer = PlainAnswer(self._transport, keep_alive=request.keep_alive, slow=slow)
         route = ROUTES[request.path]
         incoming = Incoming(route=route, query=request.query, headers=request.headers, body=body)
-        task = self._loop.create_task(self._relay.serve(incoming, self._answer))
+        task = self._loop.create_task(self._serving.relay.serve(incoming, self._answer))
         self._task = task
         self._server.tasks.add(task)
         task.add_done_callback(self._served)
@@ -207,7 +204,8 @@ class Front(asyncio.Protocol):
             self._head()
 
     def _refuse(self, route: Route, refused: RefusedRequest) -> None:
-        refuse(PlainAnswer(self._transport, keep_alive=False, slow=False), route, refused, self._admission.metrics)
+        answer = PlainAnswer(self._transport, keep_alive=False, slow=False)
+        refuse(answer, route, refused, self._serving.admission.metrics)
         self._close_gently()
 
     def _refuse_head(self) -> None:

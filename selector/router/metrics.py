@@ -48,6 +48,7 @@ class RouterMetrics:
             "tbt_prediction_ratio", "Time between tokens over what the policy predicted.", "arm", _RATIO_BUCKETS
         )
         self._retries = self._counter("retries", "Requests taken back before the first byte.", ["backend"])
+        self.retries_denied = self._counter("retries_denied", "Requests not sent again, by why.", ["why"])
         self._state_changes = self._counter(
             "backend_state_changes", "Times a backend became available or not.", ["backend", "available"]
         )
@@ -132,6 +133,10 @@ class RouterMetrics:
         """A counter that somebody else keeps, read at each scrape."""
         self._readings.add(CounterMetricFamily, name, text, value, labels)
 
+    def forget_readings(self) -> None:
+        """What is read at a scrape is connected anew; what is counted stays."""
+        self._readings.clear()
+
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self._registry)
@@ -159,6 +164,9 @@ class _Readings(Collector):
 
     def add(self, family: _Family, name: str, text: str, value: Reading, labels: Mapping[str, str]) -> None:
         self._families.setdefault(name, (family, text, []))[2].append((labels, value))
+
+    def clear(self) -> None:
+        self._families.clear()
 
     def collect(self) -> Iterator[Metric]:
         for name, (family, text, values) in self._families.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from selector.files.decision_log import PolicyRecord
 from selector.files.decision_log_writer import DecisionLogWriter
+from selector.router.configuration import Reloads
 from selector.router.dispatch import Dispatcher
 from selector.router.meters import Meters
 from selector.router.metrics import RouterMetrics
@@ -32,6 +33,7 @@ class RouterState:
     """`None` where no energy is metered."""
     corrects: bool
     """Whether corrections of the cost model are put in force."""
+    reloads: Reloads
     now_s: Callable[[], float]
     """Seconds since the router started."""
     draining: bool = False

@@ -378,9 +378,7 @@ async def test_small_packets_are_not_held_back_on_either_side() -> None:
 
     config: Any = SimpleNamespace(timeout_keep_alive=75)
     nothing: Any = None
-    server = await loop.create_server(
-        lambda: Noted(config, ServerState(), {}, relay=nothing, admission=nothing), "127.0.0.1", 0
-    )
+    server = await loop.create_server(lambda: Noted(config, ServerState(), {}, serving=nothing), "127.0.0.1", 0)
     pool = ConnectionPool("127.0.0.1", server.sockets[0].getsockname()[1], tls=None, connect_timeout_s=5.0)
     to_backend = await pool.connect()
     await accepted.wait()
