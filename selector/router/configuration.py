@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from selector import __version__
 from selector.files.decision_log import BackendRecord, PolicyRecord, StartEvent
 from selector.files.fleet import LoadedFleet
 from selector.files.policy import LoadedPolicy
+from selector.files.shipped import profile_path
 
 _NEEDS_RESTART = ("host", "port", "decision_log")
 """Of the table `[router]`: they belong to the process."""
@@ -24,6 +26,12 @@ class Configuration:
     fallback: LoadedPolicy
     params: Mapping[str, object] = field(default_factory=dict)
     """The policy's."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Everything that it was read from."""
+        profiles = [profile_path(name) for name in self.fleet.profiles]
+        return Path(self.fleet.where), self.policy.path, self.fallback.path, *profiles
 
     @property
     def policy_record(self) -> PolicyRecord:

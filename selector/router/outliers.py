@@ -107,9 +107,9 @@ class Outliers:
             for name in out:  # a poor backend is better than none
                 self._ejections[name].reason = None
             return changed + out
-        places = floor(self._options.outlier_max_ejected_frac * len(serving)) - len(out)
-        for severity, name, reason in sorted(self._worst(inside), reverse=True)[: max(0, places)]:
-            del severity
+        share = floor(self._options.outlier_max_ejected_frac * len(serving)) - len(out)
+        places = max(0, min(share, len(inside) - 1))
+        for _, name, reason in sorted(self._worst(inside), reverse=True)[:places]:
             self._eject(name, reason, now_s)
             changed.append(name)
         return changed

@@ -115,34 +115,37 @@ class RunningRouter:
                 return True
         return False
 
-    async def reload(self, configuration: Configuration) -> None:
-        """Serves by another configuration from the next request on; requests under way end by the one they began with.
+    async def reload(self, load: Callable[[], Configuration]) -> Configuration:
+        """Serves by what `load` reads from the next request on; requests under way end by what they began with.
 
-        Raises `InputError` for what cannot be used; then nothing has changed. What belongs to the process (host, port,
-        decision log, tracing) stays as it was and is named in `state.reloads.kept_back`.
+        `load` runs in a thread. Raises `InputError` for what cannot be used; then nothing has changed but the account
+        of it in `state.reloads`. What belongs to the process (host, port, decision log, tracing) stays as it was.
         """
         async with self._reloading:
-            reloads = self.state.reloads
-            section = None
-            if self._log is not None:
-                section = LogSection(self._log, configuration.start_event(self._seed, reloaded=True))
-            new = Generation(configuration, log=self._log, section=section)
             try:
-                await self._prepare(new, before=self._generation)
-            except BaseException as failed:
-                await new.close()
-                if isinstance(failed, InputError):
-                    self.reload_refused(failed)
+                configuration = await asyncio.to_thread(load)
+                new = await self._prepared(configuration)
+            except InputError as bad:
+                self._reloads.refused += 1
+                self._reloads.last_problem = str(bad)
                 raise
-            reloads.done += 1
-            reloads.since, reloads.last_problem = wall_time(), None
-            reloads.kept_back = configuration.kept_back(self._first)
+            self._reloads.done += 1
+            self._reloads.since, self._reloads.last_problem = wall_time(), None
+            self._reloads.kept_back = configuration.kept_back(self._first)
             self._replace(new)
+            return configuration
 
-    def reload_refused(self, why: InputError) -> None:
-        """Keeps account of a configuration that cannot be used."""
-        self.state.reloads.refused += 1
-        self.state.reloads.last_problem = str(why)
+    async def _prepared(self, configuration: Configuration) -> Generation:
+        section = None
+        if self._log is not None:
+            section = LogSection(self._log, configuration.start_event(self._seed, reloaded=True))
+        new = Generation(configuration, log=self._log, section=section)
+        try:
+            await self._prepare(new, before=self._generation)
+        except BaseException:
+            await new.close()
+            raise
+        return new
 
     def _replace(self, new: Generation) -> None:
         old, self._generation = self._generation, new
