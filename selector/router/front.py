@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from typing import Any, TypeAlias
 
 from uvicorn import Config
@@ -26,6 +25,7 @@ from selector.router.client import Incoming, refuse
 from selector.router.plainanswer import PlainAnswer
 from selector.router.routes import ROUTES, Route
 from selector.router.serving import Serving
+from selector.router.tcp import prepare
 from selector.router.wire import MAX_HEAD_BYTES, PlainRequest, may_become_plain, plain_request
 
 _LOG = logging.getLogger("selector.router")
@@ -78,11 +78,7 @@ class Front(asyncio.Protocol):
         """A client connected."""
         self._transport = transport  # type: ignore[assignment] # uvloop's have the interface, not the base class
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        raw = transport.get_extra_info("socket")
-        if raw is not None and raw.family != socket.AF_UNIX:
-            # Nothing is held back until it fills a segment: a token is worth more than a packet.
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        prepare(transport.get_extra_info("socket"))
         self._server.connections.add(self)  # type: ignore[arg-type] # uvicorn calls nothing of them but `shutdown`
         self._since_s = self._loop.time()
         self._timer = self._loop.call_later(_LOOK_EVERY_S, self._look)
@@ -246,15 +242,25 @@ class Front(asyncio.Protocol):
 
 
 class Library(HttpToolsProtocol):
-    """uvicorn's protocol, with a bound on the size of heads."""
+    """uvicorn's protocol, with a bound on the size of heads and on the time that a client may leave one unfinished."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._in_head = True
+        self._since_s = self.loop.time()
+        """When the head began, or the last of the body came."""
+        self._timer = self.loop.call_later(_LOOK_EVERY_S, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._timer.cancel()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
+        if not self._in_head or not self._head_bytes:
+            self._since_s = self.loop.time()
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
             # Of the read in which a head begins, what is before it counts too: a bound, not a measure.
@@ -271,3 +277,11 @@ class Library(HttpToolsProtocol):
         """A request is complete; the next bytes are another head."""
         self._in_head, self._head_bytes = True, 0
         super().on_message_complete()
+
+    def _look(self) -> None:
+        answering = self.cycle is not None and not self.cycle.response_complete
+        unfinished = (self._head_bytes > 0 and not answering) if self._in_head else True
+        if unfinished and self.loop.time() - self._since_s >= self.timeout_keep_alive:
+            self.transport.abort()
+            return
+        self._timer = self.loop.call_later(_LOOK_EVERY_S, self._look)

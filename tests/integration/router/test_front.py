@@ -18,6 +18,7 @@ from selector.router.app import RouterApp
 from selector.router.exchange import Exchange as RouterExchange
 from selector.router.front import Front
 from selector.router.pool import ConnectionPool
+from selector.router.tcp import prepare
 from tests.integration.router.fake_upstream import Exchange, FakeUpstream, answering, hanging, streaming
 from tests.integration.router.fuzzing import mutated_requests
 from tests.integration.router.harness import CHAT, DONE, ROLE, chat_stream, delta, routed
@@ -249,9 +250,10 @@ async def test_a_request_without_a_length_has_no_body_and_hides_none() -> None:
 
 
 @pytest.mark.parametrize("first", [b"POST /generate HTTP/1.1\r\nX: ", b"GET /health HTTP/1.1\r\nX: "])
-async def test_an_endless_head_is_refused(first: bytes) -> None:
+@pytest.mark.parametrize("flood", [b"x" * 70_000, b"\r\nX: y" * 12_000])
+async def test_an_endless_head_is_refused(first: bytes, flood: bytes) -> None:
     async with FakeUpstream() as upstream, routed(upstream) as router, connection(router.url) as (reader, writer):
-        writer.write(first + b"x" * 70_000)
+        writer.write(first + flood)
         answer = await answer_from(reader, writer)
         assert answer.status in (400, 431)
         assert answer.header("connection") == "close"
@@ -293,6 +295,41 @@ async def test_a_client_that_does_not_read_slows_its_backend_and_nobody_else() -
             assert written < total / 2, "everything is held for the client"
             body = b"".join([chunk async for chunk in answer.chunks()])
             assert body == total * event + DONE
+
+
+UNFINISHED = {
+    "a plain head": request_bytes(PATH, CHAT)[:60],
+    "a plain body": request_bytes(PATH, CHAT)[:-3],
+    "a head that is not plain": b"GET /v1/models HTTP/1.1\r\nHost: r\r\n",
+    "a body that is not plain": library_request(CHAT)[:-20],
+}
+
+
+@pytest.mark.parametrize("what", UNFINISHED)
+async def test_a_client_that_vanishes_in_the_middle_of_its_request_is_let_go(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("selector.router.running._KEEP_ALIVE_S", 0)
+    monkeypatch.setattr("selector.router.front._LOOK_EVERY_S", 0.01)
+    async with FakeUpstream() as upstream, routed(upstream) as router, connection(router.url) as (reader, writer):
+        writer.write(UNFINISHED[what])
+        assert await reader.read() == b""
+        assert upstream.seen == []
+
+
+async def test_a_peer_that_vanished_is_noticed_by_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep-alive probes find it when nothing is sent, and unacknowledged data when something is."""
+    raw = socket.socket()
+    try:
+        prepare(raw)
+        assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 20
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 5
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 75_000
+        monkeypatch.delattr(socket, "TCP_USER_TIMEOUT")
+        prepare(raw)
+    finally:
+        raw.close()
 
 
 async def test_a_client_that_closes_its_side_has_left() -> None:
