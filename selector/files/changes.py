@@ -15,7 +15,7 @@ class FileChanges:
     def __init__(self, paths: Iterable[Path]) -> None:
         """As they are now is how they are known."""
         self._known: Mapping[Path, _Signature] = {path: _signature(path) for path in paths}
-        self._seen = self._known
+        self._seen: Mapping[Path, _Signature] = self._known
 
     def settled(self) -> bool:
         """Whether they differ from how they are known, and not any more from the last look.

@@ -19,7 +19,7 @@ from selector.files.decision_log import StartEvent, encoded
 
 _FIRST_BYTES = b'{"v":1,"event":"start"'
 _BLOCK_BYTES = 65_536
-_AFTER_THE_END = frozenset({"end", "energy"})
+_AFTER_THE_END = frozenset({"end", "energy", "retract"})
 
 
 class DecisionLogWriter:

@@ -29,6 +29,8 @@ from selector.router.tcp import prepare
 from selector.router.wire import MAX_HEAD_BYTES, PlainRequest, may_become_plain, plain_request
 
 _LOG = logging.getLogger("selector.router")
+_LIBRARY_LOG = _LOG.getChild("library")
+_LIBRARY_LOG.setLevel(logging.ERROR)  # a client that sends nonsense is counted; its every line is not worth one here
 _MOST_WAITING_BYTES = 65_536
 """Of requests that came while an answer was under way; beyond it the connection ends with that answer."""
 _WRITE_BUFFER_BYTES = 65_536
@@ -220,7 +222,7 @@ class Front(asyncio.Protocol):
         """The library server takes the connection."""
         pending, self._pending = self._pending, b""
         self._let_go()
-        library = Library(self._config, self._server, self._app_state, self._loop)
+        library = Library(self._config, self._server, self._app_state, self._loop, serving=self._serving)
         library.connection_made(self._transport)
         self._transport.set_protocol(library)
         library.data_received(pending)
@@ -244,8 +246,11 @@ class Front(asyncio.Protocol):
 class Library(HttpToolsProtocol):
     """uvicorn's protocol, with a bound on the size of heads and on the time that a client may leave one unfinished."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, serving: Serving) -> None:
+        """All but the last as for `HttpToolsProtocol`."""
+        super().__init__(*args)
+        self._serving = serving
+        self.logger = _LIBRARY_LOG
         self._head_bytes = 0
         self._in_head = True
         self._since_s = self.loop.time()
@@ -267,6 +272,11 @@ class Library(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.send_400_response("The head of the request is too long.")
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no request."""
+        self._serving.admission.metrics.refused_requests.labels("400").inc()
+        super().send_400_response(msg)
 
     def on_headers_complete(self) -> None:
         """A head is complete."""

@@ -60,6 +60,8 @@ class Relay:
         self._metrics = metrics
         self._clock = clock
         self.retries = retries
+        self.successor: Relay | None = None
+        """The relay of another configuration, which serves instead of this one."""
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -100,6 +102,10 @@ class Relay:
         place = self._dispatcher.place if trace is None else trace.deciding(self._dispatcher.place)
         self.retries.requested(self._clock())
         while not delivered:
+            if self.successor is not None:
+                # Where it goes, first or next, is for the configuration that is in force by now.
+                await self.successor._deliver(request, incoming, client)
+                return
             flight = place(request, tried)
             tried.add(flight.backend)
             self._watch.sent(flight.backend)

@@ -151,6 +151,7 @@ class RunningRouter:
         old, self._generation = self._generation, new
         new.state.draining = old.state.draining
         old.supersede()
+        old.relay.successor = new.relay
         new.activate()
         self._serving.relay, self._serving.admission, self._serving.control = new.relay, new.admission, new.control
         retiring = asyncio.create_task(old.retire())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from selector.core.controller import Controller
@@ -16,9 +17,19 @@ from selector.files.decision_log import DecisionEvent, EndEvent, StartEvent, rea
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
 from selector.files.policy import load_policy_file
 from selector.files.trace import load_trace
+from selector.router.client import Incoming, Pausable
 from selector.router.configuration import Configuration
+from selector.router.routes import ROUTES
+from selector.router.wire import Headers
 from selector.simulator.replay import replay
-from tests.integration.router.fake_upstream import EAGLE3_K3, Exchange, FakeUpstream, Script, answering, streaming
+from tests.integration.router.fake_upstream import (
+    EAGLE3_K3,
+    Exchange,
+    FakeUpstream,
+    Script,
+    answering,
+    streaming,
+)
 from tests.integration.router.harness import CHAT, DONE, ROLE, chat_stream, fleet_of, routed, sglext
 from tests.integration.router.raw_client import answer_from, connection, request, request_bytes
 from tests.integration.router.test_failures import in_flight
@@ -239,3 +250,62 @@ async def test_sighup_and_a_changed_file_reload_and_a_bad_file_is_refused(tmp_pa
             process.send_signal(signal.SIGTERM)
             await process.communicate()
         assert process.returncode == 0
+
+
+async def test_a_request_that_fails_after_a_reload_is_sent_on_by_the_new_configuration(tmp_path: Path) -> None:
+    log, go_on = tmp_path / "log.jsonl", asyncio.Event()
+
+    async def breaking(exchange: Exchange) -> None:
+        await go_on.wait()
+        exchange.break_off()
+
+    async with (
+        FakeUpstream(script=breaking) as bad,
+        FakeUpstream() as unused,
+        FakeUpstream(script=streaming(*chat_stream("a"))) as good,
+        routed(bad, unused, decision_log=log) as router,
+    ):
+        asking = asyncio.create_task(_body_of(router.url))
+        await bad.next_exchange()
+        await router.reload(configured(fleet_of([good.url], ["none"])))
+        go_on.set()
+        assert (await asking).endswith(DONE)
+        assert (len(unused.seen), len(good.seen)) == (0, 1)
+    kinds = [event.event for event in read_decision_log(log)]
+    assert (kinds.count("decision"), kinds.count("retract"), kinds.count("end")) == (2, 1, 1)
+
+
+async def _body_of(url: str) -> bytes:
+    async with request(url, body=STREAM) as answer:
+        return await answer.body()
+
+
+async def test_a_request_that_came_just_before_a_reload_is_decided_after_it(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    async with (
+        FakeUpstream() as old,
+        FakeUpstream(script=streaming(*chat_stream("a"))) as new,
+        routed(old, decision_log=log) as router,
+    ):
+        replaced = router.state
+        relay = router._generation.relay
+        await router.reload(configured(fleet_of([new.url], ["none"])))
+        incoming = Incoming(route=ROUTES[PATH], query=b"", headers=[], body=orjson.dumps(STREAM))
+        await relay.serve(incoming, Taken())
+        assert (len(new.seen), replaced.dispatcher.flights) == (1, {})
+    kinds = [event.event for event in read_decision_log(log)]
+    assert (kinds.count("decision"), kinds.count("end")) == (1, 1)
+
+
+class Taken:
+    """A client that takes everything."""
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None: ...
+
+    def start(self, status: int, headers: Headers) -> None: ...
+
+    def piece(self, data: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+    def follow(self, source: Pausable) -> None: ...
