@@ -59,7 +59,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command until it is told to end."""
+    changes = FileChanges([args.config])  # from before it is read
     configuration = configuration_of(args)
+    changes.watch(configuration.files)
     router = RunningRouter(
         configuration.fleet,
         configuration.policy,
@@ -71,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(router, configuration, args))
+        return runner.run(_serve(router, configuration, changes, args))
 
 
 def configuration_of(args: argparse.Namespace) -> Configuration:
@@ -86,7 +88,9 @@ def configuration_of(args: argparse.Namespace) -> Configuration:
     )
 
 
-async def _serve(router: RunningRouter, configuration: Configuration, args: argparse.Namespace) -> int:
+async def _serve(
+    router: RunningRouter, configuration: Configuration, changes: FileChanges, args: argparse.Namespace
+) -> int:
     loop = asyncio.get_running_loop()
     told, reload_wanted = asyncio.Event(), asyncio.Event()
     serving = asyncio.current_task()
@@ -108,7 +112,7 @@ async def _serve(router: RunningRouter, configuration: Configuration, args: argp
             if router.state.snapshots.problem is not None:
                 print(f"serve: {router.state.snapshots.problem}", file=sys.stderr)
             print(_ready_line("ready", router), flush=True)
-            reloading = asyncio.create_task(_reload_when_wanted(router, configuration, args, reload_wanted))
+            reloading = asyncio.create_task(_reload_when_wanted(router, configuration, changes, args, reload_wanted))
             await told.wait()
             reloading.cancel()
             if not await router.drain():
@@ -119,10 +123,13 @@ async def _serve(router: RunningRouter, configuration: Configuration, args: argp
 
 
 async def _reload_when_wanted(
-    router: RunningRouter, configuration: Configuration, args: argparse.Namespace, wanted: asyncio.Event
+    router: RunningRouter,
+    configuration: Configuration,
+    changes: FileChanges,
+    args: argparse.Namespace,
+    wanted: asyncio.Event,
 ) -> None:
     """Reloads on SIGHUP and when a file of the configuration has changed; one that cannot be used is told of."""
-    changes = FileChanges(configuration.files)
     while True:
         every_s = configuration.fleet.fleet.router.reload_check_s
         with suppress(TimeoutError):
