@@ -13,7 +13,6 @@ from pathlib import Path
 import uvloop
 
 from selector.cli.arguments import port
-from selector.errors import InputError
 from selector.files.changes import FileChanges
 from selector.files.fleet import load_fleet_with_profiles
 from selector.files.policy import load_policy_file
@@ -141,8 +140,9 @@ async def _reload_when_wanted(
         changes.accept()
         try:
             configuration = await router.reload(lambda: configuration_of(args))
-        except InputError as bad:
-            print(f"serve: reload refused, the configuration stays as it was: {bad}", file=sys.stderr, flush=True)
+        except Exception:  # noqa: BLE001 - whatever is wrong with what was read, the router goes on; the state says what
+            problem = router.state.reloads.last_problem
+            print(f"serve: reload refused, the configuration stays as it was: {problem}", file=sys.stderr, flush=True)
             continue
         print(_ready_line("reloaded", router), flush=True)
         for key in router.state.reloads.kept_back:

@@ -124,6 +124,7 @@ class Generation:
                 fingerprint=snapshots.fingerprint,
                 router=snapshots.router,
             )
+        retries = Retries(fleet.faults, random.random)
         self.state = RouterState(
             target=fleet.target,
             policy=configuration.policy_record,
@@ -137,10 +138,10 @@ class Generation:
             meters=meters,
             corrects=energy.correct,
             reloads=reloads,
+            retries=retries,
             now_s=now_s,
         )
         reader = RequestReader(fleet, dispatcher.expected_output_tokens)
-        retries = Retries(fleet.faults, random.random)
         self.relay = Relay(upstreams, dispatcher, watch, reader, metrics, now_s, retries, tracing)
         self.admission = Admission(self.state, max_body_bytes=fleet.router.max_body_bytes)
         self.control = control_app(self.state)

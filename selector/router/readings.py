@@ -23,6 +23,8 @@ def read_by_metrics(state: RouterState) -> None:
     read_acceptance_metrics(metrics, controller.context.acceptance, state.snapshots, state.sharing)
     _read_corrections(state)
     _read_meters(state)
+    budget = state.retries.budget
+    metrics.read_gauge("retry_budget_requests", "Retries that there are.", lambda: budget.left(state.now_s()))
     for result, count in (("done", lambda: state.reloads.done), ("refused", lambda: state.reloads.refused)):
         metrics.read_counter("config_reloads", "Configurations taken over, or refused.", count, result=result)
     log = state.log

@@ -125,9 +125,9 @@ class RunningRouter:
             try:
                 configuration = await asyncio.to_thread(load)
                 new = await self._prepared(configuration)
-            except InputError as bad:
+            except Exception as bad:
                 self._reloads.refused += 1
-                self._reloads.last_problem = str(bad)
+                self._reloads.last_problem = str(bad) if isinstance(bad, InputError) else f"{type(bad).__name__}: {bad}"
                 raise
             self._reloads.done += 1
             self._reloads.since, self._reloads.last_problem = wall_time(), None
