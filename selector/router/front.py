@@ -276,6 +276,14 @@ class Library(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """What came is no request."""
         self._serving.admission.metrics.refused_requests.labels("400").inc()
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            # Its answer is given up: what is written behind a refusal would be taken for another answer.
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.abort()
+                return
         super().send_400_response(msg)
 
     def on_headers_complete(self) -> None:

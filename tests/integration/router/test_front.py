@@ -199,6 +199,36 @@ async def test_an_answer_under_way_survives_what_is_sent_ahead_of_its_end() -> N
         assert await reader.read() == b""
 
 
+@pytest.mark.parametrize("begun", [True, False])
+async def test_nonsense_behind_a_request_ends_both_and_is_no_part_of_an_answer(
+    begun: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(exchange: Exchange) -> None:
+        if begun:
+            await exchange.stream_head()
+            await exchange.chunk(ROLE)
+        await exchange.wait_closed()
+
+    async with (
+        FakeUpstream(script=script) as upstream,
+        routed(upstream) as router,
+        connection(router.url) as (reader, writer),
+    ):
+        writer.write(library_request(STREAM))
+        exchange = await upstream.next_exchange()
+        if begun:
+            answer = await answer_from(reader, writer)
+            assert await anext(answer.chunks()) == ROLE
+        writer.write(b"nonsense\r\n\r\n")
+        received = await reader.read()
+        assert received.count(b"HTTP/1.1") == (0 if begun else 1)
+        await exchange.closed.wait()
+        await router.drain()
+        assert (finishes(router), in_flight(router)) == ([Finish.CANCELLED], 0)
+        assert b'refused_requests_total{status="400"} 1.0' in router.state.metrics.render()
+    assert "ASGI" not in caplog.text
+
+
 SMUGGLED = b"POST /generate HTTP/1.1\r\nHost: r\r\nContent-Length: 2\r\n\r\n{}"
 LENGTH = f"Content-Length: {len(BODY)}".encode()
 REFUSED = {
