@@ -4,7 +4,8 @@
 
 The router is a process of its own in front of one backend. Each of a number of connections at a time carries one byte
 string of `tests/integration/router/fuzzing.py`: requests with odd framing, headers, bodies and encodings, then cut,
-flipped, doubled or with bytes put in. Every tenth client leaves without reading. Prints one JSON document; ends with 1
+flipped, doubled or with bytes put in. Every tenth client leaves without reading, every third keeps its side open and
+waits a little. Prints one JSON document; ends with 1
 unless the router is alive, answered no 500, has nothing in flight, no connection left open, and takes no more memory
 than after the first tenth.
 """
@@ -43,6 +44,7 @@ from _soak_router import (  # noqa: E402 - beside this script, found by its fold
 from tests.integration.router.fuzzing import mutated_requests  # noqa: E402 - the tests' own generator
 
 _ANSWERED_WITHIN_S = 20.0
+_SILENCE_S = 0.3
 _MORE_MB = 16.0
 """Growth of memory that is no leak: buffers, caches of labels and views."""
 _MORE_FILES = 8
@@ -66,17 +68,19 @@ class Fuzz:
             self.sent += 1
             try:
                 async with asyncio.timeout(_ANSWERED_WITHIN_S):
-                    self._count(await self._exchanged(string, leaves=self.sent % 10 == 0))
+                    self._count(await self._exchanged(string, self.sent))
             except TimeoutError:
                 self.stuck += 1
 
-    async def _exchanged(self, string: bytes, *, leaves: bool) -> bytes:
+    async def _exchanged(self, string: bytes, number: int) -> bytes:
         reader, writer = await asyncio.open_connection(*self._address)
         try:
             writer.write(string)
-            if leaves:
+            if number % 10 == 0:
                 await writer.drain()
                 return b""
+            if number % 3 == 0:
+                return await _until_silence(reader)
             writer.write_eof()
             return await reader.read(-1)
         except ConnectionError:
@@ -88,6 +92,19 @@ class Fuzz:
         for line in received.split(b"\r\n"):
             if line.startswith(b"HTTP/1.1 "):
                 self.statuses[line[9:12].decode("latin-1")] += 1
+
+
+async def _until_silence(reader: asyncio.StreamReader) -> bytes:
+    received = b""
+    while True:
+        try:
+            async with asyncio.timeout(_SILENCE_S):
+                part = await reader.read(65_536)
+        except TimeoutError:
+            return received
+        if not part:
+            return received
+        received += part
 
 
 async def run(requests: int, seed: int, connections: int, folder: Path) -> dict[str, Any]:

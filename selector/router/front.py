@@ -17,11 +17,11 @@ import logging
 from typing import Any, TypeAlias
 
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from selector.router.answers import CLOSE, RefusedRequest
 from selector.router.client import Incoming, refuse
+from selector.router.library import LOOK_EVERY_S, Library
 from selector.router.plainanswer import PlainAnswer
 from selector.router.routes import ROUTES, Route
 from selector.router.serving import Serving
@@ -29,13 +29,10 @@ from selector.router.tcp import prepare
 from selector.router.wire import MAX_HEAD_BYTES, PlainRequest, may_become_plain, plain_request
 
 _LOG = logging.getLogger("selector.router")
-_LIBRARY_LOG = _LOG.getChild("library")
-_LIBRARY_LOG.setLevel(logging.ERROR)  # a client that sends nonsense is counted; its every line is not worth one here
 _MOST_WAITING_BYTES = 65_536
 """Of requests that came while an answer was under way; beyond it the connection ends with that answer."""
 _WRITE_BUFFER_BYTES = 65_536
 """When so much waits for a slow client, its backend is not read until most of it is gone."""
-_LOOK_EVERY_S = 5.0
 _LINGER_S = 1.0
 _Task: TypeAlias = "asyncio.Task[None]"
 
@@ -83,7 +80,7 @@ class Front(asyncio.Protocol):
         prepare(transport.get_extra_info("socket"))
         self._server.connections.add(self)  # type: ignore[arg-type] # uvicorn calls nothing of them but `shutdown`
         self._since_s = self._loop.time()
-        self._timer = self._loop.call_later(_LOOK_EVERY_S, self._look)
+        self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
@@ -240,66 +237,4 @@ class Front(asyncio.Protocol):
             # A client that reads nothing of its answer for so long is gone, whatever its connection says.
             self._transport.abort()
             return
-        self._timer = self._loop.call_later(_LOOK_EVERY_S, self._look)
-
-
-class Library(HttpToolsProtocol):
-    """uvicorn's protocol, with a bound on the size of heads and on the time that a client may leave one unfinished."""
-
-    def __init__(self, *args: Any, serving: Serving) -> None:
-        """All but the last as for `HttpToolsProtocol`."""
-        super().__init__(*args)
-        self._serving = serving
-        self.logger = _LIBRARY_LOG
-        self._head_bytes = 0
-        self._in_head = True
-        self._since_s = self.loop.time()
-        """When the head began, or the last of the body came."""
-        self._timer = self.loop.call_later(_LOOK_EVERY_S, self._look)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
-        self._timer.cancel()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes came."""
-        if not self._in_head or not self._head_bytes:
-            self._since_s = self.loop.time()
-        super().data_received(data)
-        if self._in_head and not self.transport.is_closing():
-            # Of the read in which a head begins, what is before it counts too: a bound, not a measure.
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self.send_400_response("The head of the request is too long.")
-
-    def send_400_response(self, msg: str) -> None:
-        """What came is no request."""
-        self._serving.admission.metrics.refused_requests.labels("400").inc()
-        cycle = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            # Its answer is given up: what is written behind a refusal would be taken for another answer.
-            cycle.disconnected = True
-            cycle.message_event.set()
-            if cycle.response_started:
-                self.transport.abort()
-                return
-        super().send_400_response(msg)
-
-    def on_headers_complete(self) -> None:
-        """A head is complete."""
-        self._in_head = False
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """A request is complete; the next bytes are another head."""
-        self._in_head, self._head_bytes = True, 0
-        super().on_message_complete()
-
-    def _look(self) -> None:
-        answering = self.cycle is not None and not self.cycle.response_complete
-        unfinished = (self._head_bytes > 0 and not answering) if self._in_head else True
-        if unfinished and self.loop.time() - self._since_s >= self.timeout_keep_alive:
-            self.transport.abort()
-            return
-        self._timer = self.loop.call_later(_LOOK_EVERY_S, self._look)
+        self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)

@@ -340,7 +340,8 @@ async def test_a_client_that_vanishes_in_the_middle_of_its_request_is_let_go(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("selector.router.running._KEEP_ALIVE_S", 0)
-    monkeypatch.setattr("selector.router.front._LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("selector.router.front.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("selector.router.library.LOOK_EVERY_S", 0.01)
     async with FakeUpstream() as upstream, routed(upstream) as router, connection(router.url) as (reader, writer):
         writer.write(UNFINISHED[what])
         assert await reader.read() == b""
@@ -380,6 +381,16 @@ async def test_clients_that_leave_behind_the_library_free_their_backends_too() -
     async with FakeUpstream(script=hanging) as upstream, routed(upstream) as router:
         async with connection(router.url) as (_, writer):
             writer.write(library_request(STREAM))
+            exchange = await upstream.next_exchange()
+        await exchange.closed.wait()
+        await router.drain()
+        assert (finishes(router), in_flight(router)) == ([Finish.CANCELLED], 0)
+
+
+async def test_a_client_that_leaves_with_several_requests_behind_the_library_frees_the_first_too() -> None:
+    async with FakeUpstream(script=hanging) as upstream, routed(upstream) as router:
+        async with connection(router.url) as (_, writer):
+            writer.write(library_request(STREAM) + library_request(STREAM))
             exchange = await upstream.next_exchange()
         await exchange.closed.wait()
         await router.drain()

@@ -142,6 +142,33 @@ async def test_a_backend_whose_answers_are_errors_is_left_out_while_its_peers_an
         assert await answered(router) == 500
 
 
+async def test_a_backend_that_is_slow_for_its_arm_and_load_is_left_out() -> None:
+    clock, read = Clock(), asyncio.Semaphore(0)
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        for chunk in chat_stream(*"abcdefghijkl"):
+            await exchange.chunk(chunk)
+            if b'"usage"' not in chunk:  # which the client does not see
+                await read.acquire()
+        await exchange.end()
+
+    async with (
+        FakeUpstream(script=script) as slow,
+        FakeUpstream(script=script) as fast,
+        routed(slow, fast, policy="round_robin", tables_more=faults("outlier_min_requests = 3"), clock=clock) as router,
+    ):
+        for _ in range(8):
+            async with request(router.url, body=STREAM) as answer:
+                step_s = 0.06 if answer.header("x-drafter-selector-backend") == "b0" else 0.006
+                async for _ in answer.chunks():
+                    clock.now_s += step_s
+                    read.release()
+        await until(router, "b0", State.EJECTED)
+        assert "times as long as its peers" in reason(router)
+        assert state_of(router, "b1") is State.AVAILABLE
+
+
 async def test_poison_that_fails_everywhere_ejects_nobody() -> None:
     async with (
         FakeUpstream(script=answering(500, b"{}")) as first,
