@@ -12,6 +12,8 @@ from selector.router.wire import MAX_HEAD_BYTES
 
 LOOK_EVERY_S = 5.0
 """How often it is looked at how long a client has kept us waiting."""
+_MOST_AHEAD = 16
+"""Requests on one connection that are not answered; one that sends more ahead is closed."""
 
 _LOG = logging.getLogger("selector.router.library")
 _LOG.setLevel(logging.ERROR)  # a client that sends nonsense is counted; its every line is not worth one here
@@ -67,6 +69,12 @@ class Library(HttpToolsProtocol):
         self._in_head = False
         super().on_headers_complete()
         self._cycles = [*self._unanswered(), self.cycle]
+        if len(self._cycles) > _MOST_AHEAD:
+            self._give_up()
+            self.transport.abort()
+        elif len(self._cycles) > 1:
+            # uvicorn stops reading here until its turn comes, and would not notice that the client left.
+            self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
         """A request is complete; the next bytes are another head."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -387,14 +388,36 @@ async def test_clients_that_leave_behind_the_library_free_their_backends_too() -
         assert (finishes(router), in_flight(router)) == ([Finish.CANCELLED], 0)
 
 
-async def test_a_client_that_leaves_with_several_requests_behind_the_library_frees_the_first_too() -> None:
+@pytest.mark.parametrize("reset", [True, False])
+async def test_a_client_that_leaves_with_several_requests_behind_the_library_frees_the_first_too(reset: bool) -> None:
     async with FakeUpstream(script=hanging) as upstream, routed(upstream) as router:
         async with connection(router.url) as (_, writer):
-            writer.write(library_request(STREAM) + library_request(STREAM))
+            raw = writer.transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", reset, 0))
+            writer.write(library_request(STREAM))
             exchange = await upstream.next_exchange()
-        await exchange.closed.wait()
+            writer.write(library_request(STREAM))
+            await writer.drain()
+        async with asyncio.timeout(DEADLINE_S):
+            await exchange.closed.wait()
         await router.drain()
         assert (finishes(router), in_flight(router)) == ([Finish.CANCELLED], 0)
+
+
+async def test_a_client_that_sends_ahead_without_end_is_closed() -> None:
+    async with (
+        FakeUpstream(script=hanging) as upstream,
+        routed(upstream) as router,
+        connection(router.url) as (reader, writer),
+    ):
+        writer.write(16 * library_request(STREAM))
+        exchange = await upstream.next_exchange()
+        assert in_flight(router) == 1
+        writer.write(library_request(STREAM))
+        assert await reader.read() == b""
+        await exchange.closed.wait()
+        await router.drain()
+        assert (finishes(router), in_flight(router), len(upstream.seen)) == ([Finish.CANCELLED], 0, 1)
 
 
 async def test_the_body_is_let_go_once_an_answer_has_begun() -> None:
