@@ -25,7 +25,8 @@
 
     [acceptance]                      # how acceptance is learnt; see `Acceptance` below
 
-    [router]                          # only serve reads these; see `Router`, `Energy` and `Tracing` below
+    [router]                          # only serve reads these; see `Router`, `Faults`, `Energy` and `Tracing`
+    [faults]
     [energy]
     urls = ["http://host0:9400"]      # `drafter-selector meter` on each GPU host
     [tracing]
@@ -42,11 +43,12 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from selector.core.correction import live
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.errors import FleetError, ProfileError
+from selector.files.faults import Faults
 from selector.files.profile import Profile, acceptance_model, load_profile
 from selector.files.security import Keys, Security
 from selector.files.validation import FileModel, read_text, toml_table, validated
@@ -57,8 +59,9 @@ def _http_url(value: str) -> str:
         raise ValueError("must start with http:// or https://")
     parts = urlsplit(value)
     try:
-        usable = bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number up to 65535
+        # A name that IDNA cannot encode makes every look-up of it fail in an odd way.
+        usable = bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:  # a port that is no number up to 65535, a label that is empty or too long
         usable = False
     if not usable or parts.query or parts.fragment:
         raise ValueError("must be http://HOST:PORT, with nothing after it but a path")
@@ -137,6 +140,10 @@ class Router(FileModel):
     """How long a backend may take to the first byte of an answer."""
     stream_idle_timeout_s: PositiveFloat = 120.0
     """How long a stream may pause before it counts as dead."""
+    identity_interval_s: PositiveFloat = 30.0
+    """How often `/server_info` is read when nothing hints at a restart: it tells whether the arm is still the one."""
+    reload_check_s: NonNegativeFloat = 2.0
+    """How often the files of the configuration are looked at for changes; 0: only SIGHUP reloads them."""
     unhealthy_after_failures: PositiveInt = 2
     drain_timeout_s: PositiveFloat = 30.0
     """How long SIGTERM waits for running requests."""
@@ -208,6 +215,7 @@ class Fleet(FileModel):
     policy: PolicyChoice = PolicyChoice()
     acceptance: Acceptance = Acceptance()
     router: Router = Router()
+    faults: Faults = Faults()
     energy: Energy = Energy()
     tracing: Tracing = Tracing()
     security: Security = Security()

@@ -156,9 +156,12 @@ def router_summary(state: RouterState) -> dict[str, Any]:
                 "name": view.name,
                 "arm": view.arm,
                 "url": watched.upstream.url,
-                "state": watched.health.state,
-                "reason": watched.health.reason,
+                "state": watched.state,
+                "reason": watched.reason,
                 "differences": watched.differences,
+                "breaker": watched.breaker.circuit,
+                "breaker_openings": watched.breaker.openings,
+                "ejections": state.watch.outliers.counts[view.name],
                 "version": watched.facts.version,
                 "batch": view.batch,
                 "own_in_flight": controller.tracker.in_flight(view.name),
@@ -173,6 +176,13 @@ def router_summary(state: RouterState) -> dict[str, Any]:
         "acceptance_samples": controller.context.acceptance.samples,
         "acceptance_refused_samples": controller.context.acceptance.refused_samples,
         "acceptance_learning": acceptance_report(controller.context.acceptance, state.snapshots, state.sharing),
+        "configuration": {
+            "since": state.reloads.since,
+            "reloads": state.reloads.done,
+            "refused": state.reloads.refused,
+            "last_problem": state.reloads.last_problem,
+            "needs_restart": state.reloads.kept_back,
+        },
         "decision_log": log and {"path": str(log.path), "dropped": log.dropped, "last_error": log.last_error},
     }
 
@@ -205,8 +215,8 @@ def fleet_info(state: RouterState) -> dict[str, Any]:
                 "name": view.name,
                 "arm": view.arm,
                 "gpus": view.gpus,
-                "state": backend.health.state,
-                "reason": backend.health.reason,
+                "state": backend.state,
+                "reason": backend.reason,
                 "version": backend.facts.version,
                 "avg_spec_accept_length": None if backend.report is None else backend.report.accept_length,
             }
@@ -267,7 +277,7 @@ def _age_s(then_s: float | None, now_s: float) -> float | None:
 
 
 def _report_of(backend: WatchedBackend) -> LoadReport | None:
-    return None if backend.health.state is State.UNAVAILABLE else backend.report
+    return None if backend.state is State.UNAVAILABLE else backend.report
 
 
 def _no_model(name: str) -> dict[str, object]:

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from selector.core.types import Finish, Outcome, RequestView
+from selector.router.retries import Denied
 
 _TBT_BUCKETS_S = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
 _TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
@@ -48,6 +49,9 @@ class RouterMetrics:
             "tbt_prediction_ratio", "Time between tokens over what the policy predicted.", "arm", _RATIO_BUCKETS
         )
         self._retries = self._counter("retries", "Requests taken back before the first byte.", ["backend"])
+        self.retries_denied = self._counter("retries_denied", "Requests not sent again, by why.", ["why"])
+        for why in Denied:
+            self.retries_denied.labels(why.value)  # 0 is a value, and an alert needs it
         self._state_changes = self._counter(
             "backend_state_changes", "Times a backend became available or not.", ["backend", "available"]
         )
@@ -146,6 +150,10 @@ class RouterMetrics:
         """A counter that somebody else keeps, read at each scrape."""
         self._readings.add(CounterMetricFamily, name, text, value, labels)
 
+    def forget_readings(self) -> None:
+        """What is read at a scrape is connected anew; what is counted stays."""
+        self._readings.clear()
+
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self._registry)
@@ -176,6 +184,9 @@ class _Readings(Collector):
 
     def add(self, family: _Family, name: str, text: str, value: Reading, labels: Mapping[str, str]) -> None:
         self._families.setdefault(name, (family, text, []))[2].append((labels, value))
+
+    def clear(self) -> None:
+        self._families.clear()
 
     def collect(self) -> Iterator[Metric]:
         for name, (family, text, values) in self._families.items():

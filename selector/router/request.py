@@ -60,6 +60,8 @@ class ClientRequest:
     """Whether the client asked for anything in SGLang's extension chunk."""
     given_rids: tuple[str, ...] = ()
     """What the client named it."""
+    repeatable: bool = True
+    """Doing it twice is the same as once: nothing of it outlasts its answer."""
 
     @property
     def rids(self) -> tuple[str, ...]:
@@ -143,6 +145,8 @@ class RequestReader:
             wants_sglext=any(fields.get(name) for name in _SGLEXT_FIELDS)
             or any(name.startswith("x-sglext-") for name in headers),
             given_rids=_given_rids(fields),
+            # Work in the background goes on after its answer, and nobody would know of the first one.
+            repeatable=not (route.dialect is Dialect.RESPONSES and fields.get("background")),
         )
 
     def _slo_class(self, headers: Mapping[str, str], default_class: str | None) -> str:

@@ -18,7 +18,7 @@ import aiohttp
 import orjson
 
 from selector.core.policy import BackendSpec
-from selector.errors import FleetError, UpstreamError
+from selector.errors import FleetError, UnreachedError, UpstreamError
 from selector.files.fleet import Backend, Router
 from selector.files.trust import untrusted
 from selector.router.exchange import Exchange
@@ -76,8 +76,8 @@ class Upstream:
     async def post(self, target: bytes, headers: Headers, body: bytes, *, generating_s: float) -> Exchange:
         """Sends a request and waits for the head of the answer. Raises `UpstreamError` when there is none.
 
-        `target` is path and query. `generating_s` is how long the server may generate before its first byte, on top of
-        the fleet file's limit.
+        An `UnreachedError` says that nothing was sent. `target` is path and query. `generating_s` is how long the
+        server may generate before its first byte, on top of the fleet file's limit.
         """
         own = [(b"host", self._host_header), (b"content-length", b"%d" % len(body))]
         head = written_head(b"POST %b%b HTTP/1.1" % (self._path, target), own + headers)
@@ -100,16 +100,16 @@ class Upstream:
         try:
             return await self._pool.connect()
         except TimeoutError:
-            raise UpstreamError("no connection in time") from None
+            raise UnreachedError("no connection in time") from None
         except socket.gaierror as failed:
-            raise UpstreamError(f"host name not found ({failed.strerror})") from failed
+            raise UnreachedError(f"host name not found ({failed.strerror})") from failed
         except ssl.SSLCertVerificationError as failed:
-            raise UpstreamError(untrusted(failed)) from failed
+            raise UnreachedError(untrusted(failed)) from failed
         except ssl.SSLError as failed:
-            raise UpstreamError(f"no TLS connection ({failed.reason or failed})") from failed
+            raise UnreachedError(f"no TLS connection ({failed.reason or failed})") from failed
         except OSError as failed:
             why = os.strerror(failed.errno) if failed.errno else str(failed)
-            raise UpstreamError(f"no connection ({why})") from failed
+            raise UnreachedError(f"no connection ({why})") from failed
 
     async def abort(self, body: bytes) -> None:
         """Passes on `/abort_request`. Raises nothing: a backend that cannot be reached runs nothing of ours."""
