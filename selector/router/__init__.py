@@ -10,6 +10,6 @@
 
 `generation` puts them together for one configuration; `running` serves one after the other. `admission` lets requests
 in, on both ways, before their body is read, and asks `keyring` whose they are. `dispatch` and what is under it know
-nothing of HTTP. docs/relay.md says why there are two ways and what they cost, docs/faults.md what happens when something
-breaks, docs/security.md what is trusted and what is told to whom.
+nothing of HTTP. docs/relay.md says why there are two ways and what they cost, docs/faults.md what happens when
+something breaks, docs/security.md what is trusted and what is told to whom.
 """
