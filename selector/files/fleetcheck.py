@@ -19,6 +19,7 @@ from selector.files.arm import VERIFY_BUDGET
 from selector.files.fleet import Fleet, LoadedFleet, backend_spec
 from selector.files.policy import LoadedPolicy, load_policy_file
 from selector.files.profile import Profile
+from selector.files.securitycheck import examine_security
 from selector.files.validation import findings, read_toml
 
 TYPICAL_CONTEXT_TOKENS = 1_024
@@ -81,6 +82,12 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examination:
     fallback = _policy(fleet.policy.fallback, {}, loaded, f"{where}: policy.fallback", found)
     if loaded is not None:
         found += _warnings(loaded, environ)
+    code = {place: policy.path for place, policy in (("policy", policy), ("policy.fallback", fallback)) if policy}
+
+    def told(level: Level, where: str, problem: str, remedy: str) -> None:
+        found.append(Finding(level=level, where=where, problem=problem, remedy=remedy))
+
+    examine_security(fleet, where, environ, code, told)
     return Examination(findings=tuple(found), loaded=loaded, policy=policy, fallback=fallback)
 
 
@@ -107,18 +114,26 @@ def _address_clashes(fleet: Fleet, where: str) -> Iterator[Finding]:
             yield Finding(
                 level="error",
                 where=f"{where}: backends[{index}].url",
-                problem=f"is {backend.url!r}, where {seen[address]!r} already listens",
+                problem=f"is {backend.url!r}, where {seen[address]} already listens",
                 remedy="give every backend an address of its own",
             )
-        seen.setdefault(address, backend.name)
-    own = (_host(fleet.router.host), fleet.router.port)
-    if own in seen:
-        yield Finding(
-            level="error",
-            where=f"{where}: router.port",
-            problem=f"is {fleet.router.port}, where backend {seen[own]!r} already listens",
-            remedy="let the router listen on another port",
-        )
+        seen.setdefault(address, f"backend {backend.name!r}")
+    router = fleet.router
+    for field, host, port in (
+        ("port", router.host, router.port),
+        ("control_port", router.control_host, router.control_port),
+    ):
+        if port is None or port == 0:
+            continue
+        own = (_host(host), port)
+        if own in seen:
+            yield Finding(
+                level="error",
+                where=f"{where}: router.{field}",
+                problem=f"is {port}, where {seen[own]} already listens",
+                remedy="let the router listen on another port",
+            )
+        seen.setdefault(own, "the router")
 
 
 def _address(url: str) -> tuple[str, int]:

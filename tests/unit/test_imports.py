@@ -27,12 +27,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "router": ("core", "files"),
     "data": (),
     "loadgen": ("core", "files", "data"),
-<<<<<<< HEAD
     "cli": ("core", "files", "data", "page", "profiler", "simulator", "emulator", "router", "loadgen"),
-=======
     "engine": ("core", "files"),
-    "cli": ("core", "files", "data", "profiler", "simulator", "emulator", "router", "loadgen"),
->>>>>>> i8plugin
 }
 """What each subpackage may import beside itself and the modules at the top of the package."""
 
