@@ -15,8 +15,9 @@ LOOK_EVERY_S = 5.0
 _MOST_AHEAD = 16
 """Requests on one connection that are not answered; one that sends more ahead is closed."""
 
-_LOG = logging.getLogger("selector.router.library")
-_LOG.setLevel(logging.ERROR)  # a client that sends nonsense is counted; its every line is not worth one here
+_LOG = logging.getLogger("uvicorn.error.library")
+# A client that sends nonsense is counted; its every line is not worth one here.
+_LOG.addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
 class Library(HttpToolsProtocol):

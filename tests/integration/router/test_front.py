@@ -418,6 +418,24 @@ async def test_a_client_that_leaves_with_several_requests_behind_the_library_fre
         assert (finishes(router), in_flight(router)) == ([Finish.CANCELLED], 0)
 
 
+async def test_requests_cut_off_at_the_end_are_no_faults_and_nonsense_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeUpstream(script=hanging) as upstream:
+        async with (
+            routed(upstream, drain_timeout_s=0.01) as router,
+            connection(router.url) as (reader, writer),
+            connection(router.url) as (_, hanging_writer),
+        ):
+            writer.write(b"nonsense\r\n\r\n")
+            assert (await answer_from(reader, writer)).status == 400
+            hanging_writer.write(library_request(STREAM))
+            await upstream.next_exchange()
+            await router.drain()
+            await router.__aexit__(None, None, None)
+        assert [record for record in caplog.records if record.name != "asyncio"] == []
+
+
 async def test_a_client_that_sends_ahead_without_end_is_closed() -> None:
     async with (
         FakeUpstream(script=hanging) as upstream,
