@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -266,3 +267,27 @@ def test_most_chunks_of_a_stream_go_on_as_they_came() -> None:
     assert answer.chunks(wire[1], 2.0) == len(wire[1])
     assert answer.chunks(wire[2] + wire[3] + wire[4][:-1], 3.0) == len(wire[2] + wire[3])
     assert (observer.chunks, observer.first_s, observer.last_s, observer.longest_gap_s) == (4, 1.0, 3.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b'","x":"',
+        b'a\\"b',
+        b'"},"finish_reason":"stop","a":{"b":"',
+        b'"}}],"usage":{"completion_tokens":7},"x":[{"y":{"z":"',
+        b"a\ndata: b",
+        b"a\n\ndata: [DONE]",
+        b"a\rdata: b",
+        b"a\r\n0\r\n\r\nb",
+    ],
+)
+def test_a_text_that_may_hold_more_than_text_does_not_go_on_unlooked_at(text: bytes) -> None:
+    event = b'data: {"choices":[{"delta":{"content":"%b"},"finish_reason":null}],"usage":null}\n\n'
+    answer = AnswerStream(Additions(usage=True), StreamObserver())
+    answer.feed(event % b"x", 1.0)
+    odd, plain = (b"%x\r\n%b\r\n" % (len(event % content), event % content) for content in (text, b"word"))
+    assert answer.chunks(plain, 2.0) == len(plain)
+    assert answer.chunks(odd, 3.0) == 0
+    assert answer.chunks(plain + odd + plain, 4.0) == len(plain)

@@ -121,6 +121,59 @@ async def test_odd_chunks_between_plain_ones_are_read_as_they_are(odd: bytes, co
     assert line.done == ["reusable"]
 
 
+class Greedy(Pieces):
+    """Takes every read that it is offered."""
+
+    def chunks(self, data: bytes) -> int:
+        self.noted.append(b"taken: " + data)
+        return len(data)
+
+
+@pytest.mark.parametrize(
+    ("start", "offered"),
+    [
+        (b"", False),
+        (FRAMES[0], True),
+        (FRAMES[0][:-1], False),
+        (FRAMES[0][:-2], False),
+        (FRAMES[0] + b"1", False),
+        (FRAMES[0] + b"10\r", False),
+        (FRAMES[0] + b"10\r\n", False),
+        (FRAMES[0] + b"4\r\n\r\n", False),  # a chunk that begins like the end of one
+        (FRAMES[0] + b"10;a=b", False),
+        (FRAMES[0] + b"2\r\n\r\n\r\n", True),
+        (FRAMES[0] + b"0\r\nX-Trailer: a\r\n", False),
+    ],
+)
+async def test_only_what_begins_at_the_border_of_two_chunks_is_offered_as_it_is(start: bytes, offered: bool) -> None:
+    exchange, noted = Exchange(Line(), asyncio.get_running_loop(), 60.0), list[bytes]()
+    exchange.feed(STREAM_HEAD)
+    passing = asyncio.ensure_future(exchange.pass_to(Greedy(noted)))
+    await asyncio.sleep(0)
+    if start:
+        exchange.feed(start)
+    exchange.feed(FRAMES[1])
+    assert (b"taken: " + FRAMES[1] in noted) == offered
+    exchange.close()
+    with pytest.raises(UpstreamError):
+        await passing
+
+
+async def test_what_a_sink_took_the_parser_never_misses() -> None:
+    line, noted = Line(), list[bytes]()
+    exchange = Exchange(line, asyncio.get_running_loop(), 60.0)
+    exchange.feed(STREAM_HEAD)
+    passing = asyncio.ensure_future(exchange.pass_to(sink := Greedy(noted)))
+    await asyncio.sleep(0)
+    exchange.feed(FRAMES[0])
+    exchange.feed(FRAMES[1] + FRAMES[1])
+    sink.chunks = lambda data: len(FRAMES[1])  # type: ignore[method-assign] # from now on only the first
+    exchange.feed(FRAMES[1] + FRAMES[2] + b"0\r\n\r\n")
+    await passing
+    assert noted == [CHUNKS[0], b"taken: " + FRAMES[1] + FRAMES[1], CHUNKS[2]]
+    assert (line.done, sink.ended) == (["reusable"], True)
+
+
 @pytest.mark.parametrize("size", [b"+1", b"-1", b" 1", b"1 ", b"0x1", b"1_0", b"", b"g", b"\xd9\xa1"])
 async def test_a_size_that_only_python_understands_is_no_chunk(size: bytes) -> None:
     exchange, pieces = Exchange(Line(), asyncio.get_running_loop(), 60.0), list[bytes]()
