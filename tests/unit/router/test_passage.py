@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable
 from itertools import pairwise
+from random import Random
 from typing import Any
 
+import httptools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,10 +55,24 @@ def framed(*events: bytes) -> bytes:
     return b"".join([b"%x\r\n%b\r\n" % (len(event), event) for event in events])
 
 
-async def passed(reads: Iterable[bytes], observer: StreamObserver, *, ends: bool = False) -> list[bytes]:
+class Reframing(PlainAnswer):
+    """Has no use for chunks as they came."""
+
+    @property
+    def takes_chunks(self) -> None:  # type: ignore[override] # what `Client` allows, and this class's base does not need
+        return None
+
+
+async def passed(
+    reads: Iterable[bytes],
+    observer: StreamObserver,
+    *,
+    ends: bool = False,
+    client_class: type[PlainAnswer] = PlainAnswer,
+) -> list[bytes]:
     """What the client's connection was given, write by write, when the backend's brought these reads."""
     transport: Any = Wire()
-    client = PlainAnswer(transport, keep_alive=True, slow=False)
+    client = client_class(transport, keep_alive=True, slow=False)
     exchange = Exchange(Wire(), asyncio.get_running_loop(), 60.0)
     passage = Passage(Additions(usage=True), observer, client, lambda: 1.0)
 
@@ -119,6 +136,68 @@ def test_a_stream_that_breaks_anywhere_ends_in_whole_events_and_an_error(
     sent = writes.removeprefix(SENT_HEAD).removesuffix(framed(ERROR) + b"0\r\n\r\n")
     assert framed(*events, FINISH).startswith(sent)
     assert sent.endswith(b"\n\n\r\n") or not sent
+
+
+class Read:
+    """A client's parser, and what it read."""
+
+    def __init__(self, sent: bytes) -> None:
+        self.chunks: list[bytes] = []
+        self.complete = False
+        self._part = b""
+        httptools.HttpResponseParser(self).feed_data(sent)
+
+    def on_body(self, body: bytes) -> None:
+        self._part += body
+
+    def on_chunk_complete(self) -> None:
+        if self._part:
+            self.chunks.append(self._part)
+        self._part = b""
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+BITS = (
+    b"\r\n", b"\n\n", b"\n", b"\r", b"0\r\n\r\n", b"1", b"f", b"10\r\n", b";a=b", b'"', b"\\", b"\0", b"\xff",
+    b"data: ", b"data: [DONE]\n\n", b'","x":"', START, END, USAGE, framed(START + b"x" + END), framed(DONE),
+)  # fmt: skip
+
+
+def mutated(random: Random) -> list[bytes]:
+    """The reads of a stream that is almost right."""
+    texts = [
+        random.choice((b"a", b"word", b" two words", b"\xc3\xa9", b"x" * 300)) for _ in range(random.randint(1, 8))
+    ]
+    events = [*(START + text + END for text in texts), FINISH, USAGE, DONE]
+    if random.random() < 0.3:
+        events.insert(random.randrange(len(events)), random.choice((USAGE, ERROR, b": ping\n\n", START + END)))
+    frames = [framed(event) for event in events] + [b"0\r\n\r\n"]
+    borders = [sum(map(len, frames[:count])) for count in range(1, len(frames))]
+    body = b"".join(frames)
+    for _ in range(random.choice((0, 1, 1, 2, 3))):
+        at = random.choice(borders) + random.randint(-3, 3) if random.random() < 0.5 else random.randrange(len(body))
+        body = body[:at] + random.choice((b"", *BITS)) + body[at + random.choice((0, 0, 1, 2, 40)) :]
+    # Mostly one chunk a read, as servers write them; the other cuts are anywhere.
+    cuts = [border for border in borders if random.random() < 0.8]
+    cuts += [random.randrange(len(body)) for _ in range(random.choice((0, 0, 1, 3)))]
+    return [HEAD, *cut(body, cuts)]
+
+
+async def test_hundreds_of_mutated_streams_come_out_whole_and_the_same_as_chunk_by_chunk() -> None:
+    random = Random(7)
+    for _ in range(int(os.environ.get("FUZZ_STREAMS", "300"))):
+        reads = mutated(random)
+        seen = []
+        for client_class in (PlainAnswer, Reframing):
+            observer = StreamObserver()
+            sent = b"".join(await passed(reads, observer, ends=True, client_class=client_class))
+            read = Read(sent)
+            assert read.complete, reads
+            assert sent == SENT_HEAD + framed(*read.chunks) + b"0\r\n\r\n", reads
+            seen.append((read.chunks, observer.chunks, observer.completion_tokens, observer.done, observer.error))
+        assert seen[0] == seen[1], reads
 
 
 async def test_what_a_read_brings_goes_out_in_one_write() -> None:
