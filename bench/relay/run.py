@@ -300,7 +300,16 @@ def main() -> None:
     results: dict[str, Figures] = {}
     about: dict[str, str] = {}
     missing: dict[str, str] = {}
-    load_average = os.getloadavg()[0]
+    document = {
+        "command": " ".join(["python", "bench/relay/run.py", *sys.argv[1:]]),
+        "host": {"machine": platform.machine(), "cores": os.cpu_count(), "kernel": platform.release()},
+        "load_average_at_the_start": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in ("uvicorn", "uvloop", "httptools", "orjson")},
+        "versions": about,
+        "missing": missing,
+        "results": results,
+    }
     with tempfile.TemporaryDirectory(prefix="relay-bench-") as folder, ExitStack() as stack:
         work = Path(folder)
         backends = json.dumps(dict(zip(map(str, ports), ARMS.values(), strict=True)))
@@ -333,18 +342,11 @@ def main() -> None:
         for name, (url, pid) in addresses.items():
             print(f"{name} ...", file=sys.stderr, flush=True)
             results[name] = costs[name] | measure(bench, name, url, pid, upstreams[0], options)
+            # After each, so that what was measured is kept if the next one hangs.
+            options.output.write_text(
+                json.dumps(document | {"load_average_at_the_end": os.getloadavg()[0]}, indent=2) + "\n"
+            )
         print(table(results))
-    document = {
-        "command": " ".join(["python", "bench/relay/run.py", *sys.argv[1:]]),
-        "host": {"machine": platform.machine(), "cores": os.cpu_count(), "kernel": platform.release()},
-        "load_average": {"at_the_start": load_average, "at_the_end": os.getloadavg()[0]},
-        "python": platform.python_version(),
-        "packages": {name: version(name) for name in ("uvicorn", "uvloop", "httptools", "orjson")},
-        "versions": about,
-        "missing": missing,
-        "results": results,
-    }
-    options.output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
