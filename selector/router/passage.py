@@ -1,6 +1,6 @@
 """A streamed answer from a backend's connection to a client: what a read brought goes out in one write.
 
-    exchange ──chunks, pieces──▶ Passage ──▶ AnswerStream (times, withheld events) ──▶ client
+exchange ──chunks, pieces──▶ Passage ──▶ AnswerStream (times, withheld events) ──▶ client
 """
 
 from __future__ import annotations
