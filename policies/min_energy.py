@@ -213,15 +213,10 @@ class MinEnergy:
         return self._plan or plan
 
     def _with_demand(self, plan: Plan, fleet: FleetView, key: DemandKey) -> Plan:
-        """The plan in force with a demand that it does not know, planned by itself until all are planned anew."""
+        """The plan in force with a demand that it does not know, until all are planned anew."""
         load = self._load(fleet)
-        alone = [demand for demand in load.demands if demand.key == key]
-        found = self._planner.solve(alone, usable=self._usable, population=load.population)
-        plan = self._plan = replace(
-            plan,
-            arms_of={**plan.arms_of, **found.arms_of},
-            batch_of={**found.batch_of, **plan.batch_of},
-            backends_of={**found.backends_of, **plan.backends_of},
+        plan = self._plan = self._planner.extended(
+            plan, load.demands, key, usable=self._usable, population=load.population
         )
         self._begin(load)
         return plan

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from selector.core.contention import neighbours
-from selector.core.eligibility import context_tokens
+from selector.core.eligibility import can_ever_serve
 from selector.core.leastloaded import requests_in_words
 from selector.core.policy import PolicyContext
 from selector.core.prediction import (
@@ -66,26 +66,20 @@ class Look:
     Iterating makes them all.
     """
 
-    __slots__ = ("_bursts", "_context_tokens", "_forecast", "_made", "fleet", "lengths", "request")
+    __slots__ = ("_bursts", "_forecast", "_made", "fleet", "lengths", "request")
 
     def __init__(self, forecast: Forecast, request: RequestView, fleet: FleetView) -> None:
         self._forecast = forecast
         self._made: dict[int, Prediction | None] = {}
         work = forecast.prefill_work
         self._bursts = Bursts(work.dispersion_s, work.excess_s)
-        self._context_tokens = context_tokens(request)
         self.fleet = fleet
         self.request = request
         self.lengths = forecast.lengths(request)
 
     def can_serve(self, index: int) -> bool:
-        """Whether the backend of that place is available and can serve the request (`can_ever_serve`)."""
-        spec, needs = self._forecast.backends[index], self.request.needs
-        return (
-            self.fleet.backends[index].available
-            and self._context_tokens <= spec.max_context_tokens
-            and not (needs and needs & spec.cannot_serve)
-        )
+        """Whether the backend of that place is available and can serve the request."""
+        return self.fleet.backends[index].available and can_ever_serve(self.request, self._forecast.backends[index])
 
     def at(self, index: int) -> Prediction | None:
         """The prediction for the backend of that place in the fleet; `None` where it cannot serve the request."""

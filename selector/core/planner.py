@@ -100,6 +100,34 @@ class Planner:
         plan = yield from self._searched(merged, scored, current, keep_within_frac)
         return replace(plan, arms_of={demand.key: plan.arms_of[member_of[demand.key]] for demand in demands})
 
+    def extended(
+        self,
+        current: Plan,
+        demands: Sequence[Demand],
+        key: DemandKey,
+        *,
+        usable: Mapping[str, int] | None = None,
+        population: float | None = None,
+    ) -> Plan:
+        """`current` with the demand of that key, which it does not know, on the arm with which the whole costs least.
+
+        The others keep their arms. What is best for the new demand alone is often a backend that nobody else needs.
+        `demands` is the whole load, the new one included; others that `current` does not know are left out.
+        """
+        counts = self._counts(usable)
+        known = [d for d in demands if d.key == key or counts.get(next(iter(current.arms_of.get(d.key, ())), ""))]
+        if not any(counts.values()):
+            return current
+        merged, member_of = self._merge.merged(known)
+        member = member_of[key]
+        if member != key:  # every arm serves it like one that is planned for
+            return replace(current, arms_of={**current.arms_of, key: current.arms_of[member]})
+        scored = self._scored(merged, counts, population)
+        kept = {demand.key: current.arms_of[demand.key][0] for demand in merged if demand.key != key}
+        plans = [scored.plan({**kept, key: arm}) for arm in scored.arms]
+        best = min(plans, key=lambda plan: plan.score)
+        return replace(best, arms_of={**current.arms_of, key: best.arms_of[key]})
+
     def evaluate(
         self,
         demands: Sequence[Demand],

@@ -17,7 +17,7 @@ Rules, enforced by tests/contract for every shipped policy:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from selector.core.acceptance import AcceptanceModel
@@ -38,6 +38,11 @@ class BackendSpec:
     max_context_tokens: int
     cannot_serve: frozenset[Capability] = frozenset()
 
+    @property
+    def longest_tokens(self) -> int:
+        """Prompt and answer of the longest request that it can hold, by its context and by its KV cache."""
+        return min(self.max_context_tokens, self.max_kv_tokens)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyContext:
@@ -49,13 +54,22 @@ class PolicyContext:
     tbt_quantile: float = 0.9
     """A TBT target counts as met when this quantile of the request's predicted TBT is within it."""
     seed: int = 0
+    alike: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """For each backend, the place of the first one that can serve the same requests: who asks once need not again."""
+    _by_name: Mapping[str, BackendSpec] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        first: dict[object, int] = {}
+        alike = [
+            first.setdefault((spec.max_context_tokens, spec.max_kv_tokens, spec.cannot_serve), place)
+            for place, spec in enumerate(self.backends)
+        ]
+        object.__setattr__(self, "alike", tuple(alike))
+        object.__setattr__(self, "_by_name", {spec.name: spec for spec in self.backends})
 
     def spec(self, backend: str) -> BackendSpec:
         """The spec of the backend of that name. Raises `KeyError`."""
-        for spec in self.backends:
-            if spec.name == backend:
-                return spec
-        raise KeyError(backend)
+        return self._by_name[backend]
 
     def by_arm(self) -> Mapping[str, tuple[BackendSpec, ...]]:
         """Backends by arm, in the fleet's order."""

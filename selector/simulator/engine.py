@@ -71,7 +71,7 @@ class Simulation:
         self._specs: tuple[BackendSpec, ...] = context.backends
         self._truth = acceptance if callable(acceptance) else _constant(acceptance)
         # A server refuses what neither its context nor its KV cache could hold, and ends an answer there.
-        self._longest = [min(spec.max_context_tokens, spec.max_kv_tokens) for spec in context.backends]
+        self._longest = [spec.longest_tokens for spec in context.backends]
         self._longest_of_all = max(self._longest)
         self._poll_interval_s = poll_interval_s
         self._session_prefixes = session_prefixes
