@@ -85,24 +85,23 @@ class AcceptanceModel:
         """Raises `DomainError` for a prior that its verify width cannot yield."""
         self._verify_tokens = dict(verify_tokens)
         self.half_life_requests = half_life_requests
-        self.learning: dict[str, Arm] = {
+        self._learning: dict[str, Arm] = {
             arm: Arm(arm, priors.get(arm, {}), width) for arm, width in self._verify_tokens.items() if width > 1
         }
-        """By arm; an arm that verifies one token has nothing to learn. For `acceptancestate`."""
-        self.refinement = Refinement(refine_keys)
-        self.samples = 0
-        self.refused_samples = 0
-        self.drift_alarms: deque[DriftAlarm] = deque(maxlen=_KEPT_ALARMS)
-        """The last ones, oldest first."""
-        self.drift_alarm_count = 0
+        self._refinement = Refinement(refine_keys)
+        self._samples = self._refused_samples = 0
+        self._drift_alarms: deque[DriftAlarm] = deque(maxlen=_KEPT_ALARMS)
+        self._drift_alarm_count = 0
+        self._put_off: list[tuple[str, str, int, int, RequestView | None, float | None]] = []
+        """Finished requests that nothing has been learnt from yet: the arguments of `observe`."""
         self._one = dict.fromkeys([*TEXT_TYPES, UNKNOWN_TEXT_TYPE], 1.0)
         self._means: dict[str, dict[str, float]] = dict.fromkeys(self._verify_tokens, self._one)
-        for arm in self.learning:
+        for arm in self._learning:
             self.derive(arm)
 
     def derive(self, arm: str) -> None:
         """Works out what predictions read, after cells of the arm were refreshed."""
-        learning = self.learning[arm]
+        learning = self._learning[arm]
         learning.derive()
         means = self._means[arm] = learning.means
         means[UNKNOWN_TEXT_TYPE] = len(learning.inverse_means) / math.fsum(learning.inverse_means)
@@ -111,6 +110,42 @@ class AcceptanceModel:
     def arms(self) -> tuple[str, ...]:
         """The arms known to the model."""
         return tuple(self._verify_tokens)
+
+    @property
+    def learning(self) -> dict[str, Arm]:
+        """By arm; an arm that verifies one token has nothing to learn. For `acceptancestate`."""
+        self._catch_up()
+        return self._learning
+
+    @property
+    def refinement(self) -> Refinement:
+        """What is known of single keys."""
+        self._catch_up()
+        return self._refinement
+
+    @property
+    def samples(self) -> int:
+        """Requests that were learnt from."""
+        self._catch_up()
+        return self._samples
+
+    @property
+    def refused_samples(self) -> int:
+        """Requests whose counts cannot be."""
+        self._catch_up()
+        return self._refused_samples
+
+    @property
+    def drift_alarms(self) -> Sequence[DriftAlarm]:
+        """The last ones, oldest first."""
+        self._catch_up()
+        return self._drift_alarms
+
+    @property
+    def drift_alarm_count(self) -> int:
+        """All of them."""
+        self._catch_up()
+        return self._drift_alarm_count
 
     # ---- what is predicted
 
@@ -121,16 +156,18 @@ class AcceptanceModel:
         1/a. An unknown text type without probabilities counts every type alike. Raises `KeyError` for an unknown arm or
         text type, `ValueError` for probabilities of another length.
         """
+        self._catch_up()
         if probabilities is None:
             return self._means[arm][text_type]
         if len(probabilities) != len(TEXT_TYPES):
             raise ValueError(f"{len(probabilities)} probabilities for {len(TEXT_TYPES)} text types")
         if self._verify_tokens[arm] == 1:
             return 1.0
-        return 1.0 / math.fsum(map(mul, probabilities, self.learning[arm].inverse_means))
+        return 1.0 / math.fsum(map(mul, probabilities, self._learning[arm].inverse_means))
 
     def mean_accept_lengths(self, arm: str) -> Mapping[str, float]:
         """`accept_length` of `arm` by text type, the unknown one included. Not kept up to date: ask per decision."""
+        self._catch_up()
         return self._means[arm]
 
     def request_spread(self, arm: str, text_type: str) -> float:
@@ -188,7 +225,8 @@ class AcceptanceModel:
 
     def samples_behind(self, arm: str, request: RequestView) -> float:
         """Requests behind the estimate for `request`: of its types, by their probabilities."""
-        learning = self.learning.get(arm)
+        self._catch_up()
+        learning = self._learning.get(arm)
         if learning is None:
             return 0.0
         cell = learning.cells.get(request.text_type)
@@ -209,7 +247,8 @@ class AcceptanceModel:
         width = self._verify_tokens[arm]
         if width == 1:
             return 1.0, 1.0
-        learning = self.learning[arm]
+        self._catch_up()
+        learning = self._learning[arm]
         cell = learning.cells.get(text_type)
         spread = cell.spread if cell else 0.0
         shape = (cell or learning.cells[TEXT_TYPES[0]]).shape
@@ -228,10 +267,10 @@ class AcceptanceModel:
 
     def _refined(self, arm: str, mean: float, text_type: str, request: RequestView) -> float:
         """The mean with what is known of the request's context, temperature and key."""
-        effect = self.learning[arm].effects.factor(text_type, request.prompt_tokens, request.temperature)
+        effect = self._learning[arm].effects.factor(text_type, request.prompt_tokens, request.temperature)
         refined = mean * effect
         if request.refine_key is not None:
-            refined = 1.0 + (refined - 1.0) * self.refinement.factor(request.refine_key, arm)
+            refined = 1.0 + (refined - 1.0) * self._refinement.factor(request.refine_key, arm)
         return min(max(refined, 1.0), float(self._verify_tokens[arm]))
 
     # ---- what is learnt
@@ -252,17 +291,49 @@ class AcceptanceModel:
         that a drift alarm gets. An unknown text type teaches nothing about any type and is not used, nor is it counted
         as refused.
         """
-        learning = self.learning.get(arm)
+        self._catch_up()
+        return self._learn(arm, text_type, verify_passes, accepted_drafts, request, at_s)
+
+    def observe_later(
+        self,
+        arm: str,
+        text_type: str,
+        verify_passes: int,
+        accepted_drafts: int,
+        *,
+        request: RequestView | None = None,
+        at_s: float | None = None,
+    ) -> None:
+        """`observe`, put off until somebody asks for anything that depends on it: a policy may never ask."""
+        self._put_off.append((arm, text_type, verify_passes, accepted_drafts, request, at_s))
+
+    def _catch_up(self) -> None:
+        """Learns what was put off, in its order."""
+        if self._put_off:
+            waiting, self._put_off = self._put_off, []
+            for each in waiting:
+                self._learn(*each)
+
+    def _learn(
+        self,
+        arm: str,
+        text_type: str,
+        verify_passes: int,
+        accepted_drafts: int,
+        request: RequestView | None,
+        at_s: float | None,
+    ) -> bool:
+        learning = self._learning.get(arm)
         if learning is None or text_type == UNKNOWN_TEXT_TYPE:
             return False
         if verify_passes <= 0 or accepted_drafts < 0 or accepted_drafts > verify_passes * (learning.width - 1):
-            self.refused_samples += 1
+            self._refused_samples += 1
             return False
         tokens = verify_passes + accepted_drafts
         shares = shares_of(text_type, None if request is None else request.text_probabilities)
         factor = self._factor(arm, learning, shares, request)
         seen = deviation(learning, shares, verify_passes, tokens, factor)
-        self.samples += 1
+        self._samples += 1
         add(learning, shares, verify_passes, tokens, self.half_life_requests)
         shift = None
         if seen.tested:
@@ -270,7 +341,7 @@ class AcceptanceModel:
                 add_to_effects(learning, shares, request, seen, verify_passes)
                 if request.refine_key is not None:
                     passes = float(verify_passes), seen.expected_passes
-                    self.refinement.add(request.refine_key, arm, tokens, *passes, seen.variance)
+                    self._refinement.add(request.refine_key, arm, tokens, *passes, seen.variance)
             shift = shift_of(learning, shares, seen.z, verify_passes, tokens)
         if shift is None:
             self.derive(arm)
@@ -292,10 +363,10 @@ class AcceptanceModel:
         restart(learning, shift)
         whole = len(shift.moved) == len(TEXT_TYPES)
         if whole:
-            self.refinement.forget_arm(arm)
+            self._refinement.forget_arm(arm)
         self.derive(arm)
-        self.drift_alarm_count += 1
-        self.drift_alarms.append(
+        self._drift_alarm_count += 1
+        self._drift_alarms.append(
             DriftAlarm(
                 arm=arm,
                 text_types=shift.moved,
@@ -311,6 +382,7 @@ class AcceptanceModel:
 
     def snapshot(self) -> dict[str, dict[str, float]]:
         """Mean accept length per arm and text type, for reports."""
+        self._catch_up()
         return {arm: {text_type: self._means[arm][text_type] for text_type in TEXT_TYPES} for arm in self._means}
 
     def _cell(self, arm: str, text_type: str) -> Cell | None:

@@ -26,10 +26,13 @@ from selector.errors import DomainError, PolicyError
 class Controller:
     """Runs a policy over a fleet. Not thread-safe: one event loop or one simulation owns it."""
 
-    def __init__(self, context: PolicyContext, policy: Policy, *, fallback: Policy | None = None) -> None:
+    def __init__(
+        self, context: PolicyContext, policy: Policy, *, fallback: Policy | None = None, learns_later: bool = False
+    ) -> None:
         """With a `fallback`, a policy that raises or breaks its contract is counted and the fallback decides.
 
-        Without one (the simulator), the error is raised.
+        Without one (the simulator), the error is raised. What `learns_later` learns acceptance when somebody asks for
+        it, to the same result; until then every ended request is kept.
         """
         self.context = context
         self.tracker = FleetTracker(context.backends)
@@ -40,6 +43,8 @@ class Controller:
         self._policy = policy
         self._fallback = fallback
         self._names = frozenset(spec.name for spec in context.backends)
+        acceptance = context.acceptance
+        self._learn = acceptance.observe_later if learns_later else acceptance.observe
 
     def expected_output_tokens(self, text_type: str, max_output_tokens: int | None) -> float:
         """For building a `RequestView`."""
@@ -101,7 +106,7 @@ class Controller:
         if not self.tracker.finished(outcome.request_id, now_s):
             return False
         if outcome.verify_passes is not None and outcome.accepted_drafts is not None:
-            self.context.acceptance.observe(
+            self._learn(
                 outcome.arm,
                 outcome.text_type,
                 outcome.verify_passes,
