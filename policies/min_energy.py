@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from selector.core.demandestimate import DemandEstimate
 from selector.core.forecast import Forecast, Look
@@ -96,9 +97,7 @@ class MinEnergy:
         self._sessions = Sessions(kept_s=params.prefix_kept_s)
         self._specs = context.backends
         self._index = {spec.name: index for index, spec in enumerate(context.backends)}
-        self._of_arm: dict[str, list[int]] = {}
-        for index, spec in enumerate(context.backends):
-            self._of_arm.setdefault(spec.arm, []).append(index)
+        self._of_arm = self._forecast.of_arm
         self._prober = Prober(context, requests_frac=params.probe_frac, energy_frac=params.probe_frac)
         self._plan: Plan | None = None
         self._planned_for = _Load([], None)
@@ -124,12 +123,12 @@ class MinEnergy:
             best, reason = self._forecast.least_violation(request, predictions, planned=planned)
         else:
             best, reason = self._where_its_prefix_is(look, prefix, *found)
-        probe = self._prober.instead(request, look, best, now_s)
+        probe = self._prober.instead(look, best, now_s)
         if probe is not None:
             best, reason = probe, f"probe of an arm left: {probe.acceptance_samples:.0f} samples so far"
         cached = min(prefix.tokens, request.prompt_tokens - 1) if prefix and prefix.backend == best.backend else 0.0
         self._sessions.sent(request, best.backend, now_s)
-        told = self._told(look, plan.arms_of.get(key, ()))
+        told = partial(self._told, look, plan.arms_of.get(key, ()))
         return self._forecast.decision(request, fleet, best, told, reason, cached_tokens=cached)
 
     def _following(self, plan: Plan, key: DemandKey, look: Look, fleet: FleetView) -> tuple[Prediction, str] | None:
@@ -147,7 +146,9 @@ class MinEnergy:
                         return found, f"{words}: request {found.batch} of {limit}"
                 continue
             able = [index for index in self._of_arm[arm] if look.can_serve(index)][:sharing]
-            for index in sorted(able, key=lambda each: views[each].batch):
+            if len(able) > 1:
+                able.sort(key=lambda each: views[each].batch)
+            for index in able:
                 if (found := look.at(index)) is not None and found.feasible:
                     return found, f"{words}: request {found.batch}, evenly over {sharing}"
         feasible = [found for found in look.all() if found.feasible]

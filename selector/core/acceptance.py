@@ -50,6 +50,8 @@ __all__ = [
 HALF_LIFE_REQUESTS = 500.0
 REFINE_KEYS = 4_096
 _KEPT_ALARMS = 64
+_ALIKE = (1.0 / len(TEXT_TYPES),) * len(TEXT_TYPES)
+"""Probabilities of a text of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +234,7 @@ class AcceptanceModel:
         cell = learning.cells.get(request.text_type)
         if cell and request.text_probabilities is None:
             return cell.samples
-        shares = request.text_probabilities or (1.0 / len(TEXT_TYPES),) * len(TEXT_TYPES)
-        return math.fsum(share * each.samples for share, each in zip(shares, learning.cells.values(), strict=True))
+        return math.fsum(map(mul, request.text_probabilities or _ALIKE, learning.samples))
 
     def _lengths(
         self,

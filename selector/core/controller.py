@@ -19,7 +19,7 @@ from selector.core.correction import LiveStepCost
 from selector.core.eligibility import eligible
 from selector.core.policy import Policy, PolicyContext, ShowsState
 from selector.core.tracker import FleetTracker, OutputLengthModel
-from selector.core.types import Correction, Decision, Finish, Outcome, RequestView
+from selector.core.types import Correction, Decision, Finish, FleetView, Outcome, RequestView
 from selector.errors import DomainError, PolicyError
 
 
@@ -27,12 +27,19 @@ class Controller:
     """Runs a policy over a fleet. Not thread-safe: one event loop or one simulation owns it."""
 
     def __init__(
-        self, context: PolicyContext, policy: Policy, *, fallback: Policy | None = None, learns_later: bool = False
+        self,
+        context: PolicyContext,
+        policy: Policy,
+        *,
+        fallback: Policy | None = None,
+        learns_later: bool = False,
+        explains: bool = True,
     ) -> None:
         """With a `fallback`, a policy that raises or breaks its contract is counted and the fallback decides.
 
         Without one (the simulator), the error is raised. What `learns_later` learns acceptance when somebody asks for
-        it, to the same result; until then every ended request is kept.
+        it, to the same result; until then every ended request is kept. Without `explains` nobody reads the candidates
+        of decisions.
         """
         self.context = context
         self.tracker = FleetTracker(context.backends)
@@ -43,6 +50,7 @@ class Controller:
         self._policy = policy
         self._fallback = fallback
         self._names = frozenset(spec.name for spec in context.backends)
+        self._explains = explains
         acceptance = context.acceptance
         self._learn = acceptance.observe_later if learns_later else acceptance.observe
 
@@ -54,17 +62,21 @@ class Controller:
         """Decides, and counts the request as in flight on the chosen backend (unless it is refused)."""
         fleet = self.tracker.view(now_s)
         try:
-            decision = self._policy.decide(request, fleet)
+            decision = self._decided(self._policy, request, fleet)
             self._check(decision)
         except Exception as error:  # a policy is foreign code: whatever it raises must not fail a request
             if self._fallback is None:
                 raise
             self.policy_failures += 1
             self.last_policy_failure = f"{type(error).__name__}: {error}"
-            decision = self._fallback.decide(request, fleet)
+            decision = self._decided(self._fallback, request, fleet)
         if decision.backend is not None:
             self.tracker.dispatched(request, decision.backend, now_s)
         return decision
+
+    def _decided(self, policy: Policy, request: RequestView, fleet: FleetView) -> Decision:
+        decision = policy.decide(request, fleet)
+        return decision.explained() if self._explains else decision
 
     def _check(self, decision: Decision) -> None:
         if decision.backend is not None and decision.backend not in self._names:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.core.types import BackendView, FleetView, RequestView
 
@@ -23,11 +25,11 @@ def within_context(request: RequestView, max_context_tokens: int) -> bool:
     return request.prompt_tokens + (request.max_output_tokens or 1) <= max_context_tokens
 
 
-def able(request: RequestView, context: PolicyContext) -> list[bool]:
+def able(request: RequestView, context: PolicyContext) -> Sequence[bool]:
     """`can_ever_serve` of every backend, in the fleet's order; asked once of backends that are alike."""
-    alike = context.alike
-    serves = {place: can_ever_serve(request, context.backends[place]) for place in set(alike)}
-    return [serves[place] for place in alike]
+    backends = context.backends
+    serves = {place: can_ever_serve(request, backends[place]) for place in context.kinds}
+    return [serves[place] for place in context.alike]
 
 
 def eligible(request: RequestView, fleet: FleetView, context: PolicyContext) -> list[tuple[BackendView, BackendSpec]]:

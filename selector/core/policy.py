@@ -56,6 +56,8 @@ class PolicyContext:
     seed: int = 0
     alike: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """For each backend, the place of the first one that can serve the same requests: who asks once need not again."""
+    kinds: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The places that occur in `alike`, once each."""
     _by_name: Mapping[str, BackendSpec] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +67,7 @@ class PolicyContext:
             for place, spec in enumerate(self.backends)
         ]
         object.__setattr__(self, "alike", tuple(alike))
+        object.__setattr__(self, "kinds", tuple(first.values()))
         object.__setattr__(self, "_by_name", {spec.name: spec for spec in self.backends})
 
     def spec(self, backend: str) -> BackendSpec:

@@ -67,7 +67,7 @@ class Simulation:
 
         `controller` is one made from this context and policy; a subclass may keep a log.
         """
-        self._controller = controller or Controller(context, policy, learns_later=True)
+        self._controller = controller or Controller(context, policy, learns_later=True, explains=False)
         self._specs: tuple[BackendSpec, ...] = context.backends
         self._truth = acceptance if callable(acceptance) else _constant(acceptance)
         # A server refuses what neither its context nor its KV cache could hold, and ends an answer there.
