@@ -30,6 +30,7 @@ from selector.core.types import Finish, LoadSignal, Outcome, RequestView
 from selector.errors import PolicyError, SimulationError
 from selector.simulator.arrivals import Arrivals, Load, OpenLoop
 from selector.simulator.boards import Boards
+from selector.simulator.collecting import collecting_seldom
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.meter import Meter
 from selector.simulator.prefixcache import prompt_blocks
@@ -114,8 +115,14 @@ class Simulation:
         Raises what the policy raises, `PolicyError` when it breaks its contract, and `SimulationError` when requests
         wait on servers that do nothing more.
         """
-        self._arrivals = arrivals = (OpenLoop(load) if isinstance(load, Sequence) else load).start()
+        self._arrivals = (OpenLoop(load) if isinstance(load, Sequence) else load).start()
         self._window = window
+        with collecting_seldom():
+            self._run_to(until_s)
+        return self._run
+
+    def _run_to(self, until_s: float) -> None:
+        arrivals, window = self._arrivals, self._window
         heap, version = self._heap, self._version
         meter = Meter(self._servers, self._boards, self._run)
         marks = sorted(mark for mark in {window.from_s, window.to_s, until_s} if 0.0 < mark < inf)
@@ -168,7 +175,6 @@ class Simulation:
             if now_s >= window.to_s and self._measured_in_flight == 0:
                 break
         self._close(meter, now_s)
-        return self._run
 
     def _arrive(self, request: SimulatedRequest, now_s: float, draw_key: int) -> None:
         trace = request.trace
