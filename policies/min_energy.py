@@ -12,7 +12,8 @@ system (selector/core/demandestimate.py tells which). A plan in force is kept un
 `keep_within_frac`.
 
 Plans are made while requests end, a few assignments at a time. Only a change of the usable backends is planned for at
-once, in the decision; a demand that the plan in force does not know is at first planned for by itself.
+once, in the decision; a demand that the plan in force does not know is at first planned for with the arms of the others
+as they are.
 """
 
 from __future__ import annotations
