@@ -28,6 +28,7 @@ from selector.core.types import NO_CORRECTION, Candidate, Decision
 from selector.files.fleet import LoadedFleet
 from selector.router.books import Books
 from selector.router.metrics import RouterMetrics
+from selector.router.outliers import Outliers
 
 REQUESTS_PER_BACKEND = 32
 REQUESTS_PER_S = 200.0
@@ -37,7 +38,8 @@ RUNS = 5
 def measure(fleet: LoadedFleet, requests: int, *, metered: bool) -> float:
     """CPU microseconds a request."""
     context = fleet.policy_context()
-    books = Books(fleet.specs, context.acceptance, RouterMetrics(), metered=metered)
+    outliers = Outliers([spec.name for spec in fleet.specs], fleet.fleet.faults)
+    books = Books(fleet.specs, context.acceptance, RouterMetrics(), metered=metered, outliers=outliers)
     specs = context.backends
     draw, now_s, running = Random(0), 0.0, deque()
     decisions = [

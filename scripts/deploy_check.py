@@ -99,7 +99,7 @@ def manifests(deploy: Path) -> None:
 
 
 def fleet_in_configmap(deploy: Path) -> None:
-    """The fleet file in the ConfigMap is one, and says the port that the other manifests expect."""
+    """The fleet file in the ConfigMap is one, and says the ports that the other manifests expect."""
     text = (deploy / "kubernetes" / "configmap.yaml").read_text(encoding="utf-8")
     _, _, block = text.partition("  fleet.toml: |\n")
     fleet = "".join(line.removeprefix("    ") for line in block.splitlines(keepends=True))
@@ -107,11 +107,19 @@ def fleet_in_configmap(deploy: Path) -> None:
         router = LoadedFleet(parse_fleet(fleet, "fleet.toml"), "configmap.yaml, fleet.toml").fleet.router
     except FleetError as bad:
         raise Faulty(str(bad)) from None
-    for name, pattern in (("deployment.yaml", r"containerPort: (\d+)"), ("networkpolicy.yaml", r"TCP, port: (308\d+)")):
+    for name, pattern in (
+        ("deployment.yaml", r"containerPort: (\d+)"),
+        ("networkpolicy.yaml", r"TCP, port: (30[89]\d+)"),
+    ):
         ports = re.findall(pattern, (deploy / "kubernetes" / name).read_text(encoding="utf-8"))
-        if ports != [str(router.port)]:
-            raise Faulty(f"{name}: port {ports}, the fleet file says {router.port}")
+        expected = [str(router.port), str(router.control_port)]
+        if ports != expected:
+            raise Faulty(f"{name}: port {ports}, the fleet file says {expected}")
     deployment = (deploy / "kubernetes" / "deployment.yaml").read_text(encoding="utf-8")
+    if f'prometheus.io/port: "{router.control_port}"' not in deployment:
+        raise Faulty(
+            f"deployment.yaml: prometheus.io/port is not {router.control_port}, where the fleet file has metrics"
+        )
     grace = int(re.findall(r"terminationGracePeriodSeconds: (\d+)", deployment)[0])
     if grace < router.drain_timeout_s + 10:
         raise Faulty(f"deployment.yaml: {grace} s are too short for drain_timeout_s {router.drain_timeout_s:g}")

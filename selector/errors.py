@@ -12,6 +12,7 @@
     ├── DomainError             a question a model cannot answer (batch 0, accept length above the verify width)
     ├── SimulationError         a simulation that cannot go on
     ├── UpstreamError           a backend failed while it was asked for something
+    │   └── UnreachedError      it was never asked: there was no connection
     └── MeterError              an energy reading that must not be used
 
 An `InputError` is one line: where, what is wrong with which value, and what to do about it.
@@ -76,6 +77,10 @@ class SimulationError(SelectorError):
 
 class UpstreamError(SelectorError):
     """A backend refused, closed or answered something that cannot be used."""
+
+
+class UnreachedError(UpstreamError):
+    """There was no connection to a backend: nothing was sent, so asking again repeats nothing."""
 
 
 class MeterError(SelectorError):

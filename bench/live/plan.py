@@ -21,6 +21,13 @@
     [accept.dspark-8]                   # accept lengths that are imposed, by arm and type; left out: the profile's
     code = 5.28
 
+    [survival]                          # or, for arms that differ in depth alone: the chance of each draft, by type
+    code = 0.8
+
+    [arms.eagle3-plugin]                # an arm that the profile lacks: flags of its own ({here}: this folder)
+    like = "eagle3-k3"
+    flags = ["--speculative-adaptive"]
+
     targets_ms = [10]
     policies = ["static:none", "min_energy"]     # "direct" sends past the router, to the fleet's first backend
     policies_of = { two-none = ["least_loaded"] }    # of a fleet that has its own, by its file's name
@@ -83,6 +90,18 @@ class Text(FileModel):
         return self
 
 
+class StandIn(FileModel):
+    """An arm that is served without having been profiled: what it costs is what the measurement is for."""
+
+    like: str
+    """The arm whose costs the router and the simulation go by."""
+    flags: tuple[str, ...]
+    env: dict[str, str] = Field(default_factory=dict)
+    draft_steps: PositiveInt | None = None
+    """`None` for a server that changes its depth."""
+    takes_tbt_target: bool = False
+
+
 class Servers(FileModel):
     """How SGLang is started."""
 
@@ -114,6 +133,8 @@ class LivePlan(FileModel):
     policies: tuple[str, ...] = Field(min_length=1)
     policies_of: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     accept: dict[str, dict[str, Annotated[float, Field(ge=1)]]] = Field(default_factory=dict)
+    survival: dict[str, Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=dict)
+    arms: dict[str, StandIn] = Field(default_factory=dict)
     servers: Servers
 
     @model_validator(mode="after")

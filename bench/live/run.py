@@ -29,14 +29,14 @@ from statistics import fmean
 from typing import Any
 
 import aiohttp
+from imposing import imposed_lengths, with_imposed
 from plan import DIRECT, LiveCell, LivePlan, cells, load_plan
 from report import print_report
 from servers import emulated, energy_of, metered, real, started
 from workload import Workload, simulated_result, trace_of, workload
 
 from selector.errors import SelectorError, UpstreamError
-from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
-from selector.files.profile import NO_DRAFTER, Acceptance, Profile, Provenance, load_profile, write_profile
+from selector.files.fleet import LoadedFleet
 from selector.files.trace import Trace
 from selector.loadgen.live import LiveResult, read_energy, run_policy, summarise
 from selector.loadgen.replay import LagWatch, Replay
@@ -95,7 +95,7 @@ async def _run(args: argparse.Namespace, plan: LivePlan, began_s: float) -> int:
     for fleet in plan.fleets:
         asked = [cell for cell in cells(plan) if cell.fleet == fleet]
         left = [cell for cell in asked if cell.key not in finished]
-        fleet_file, loaded = with_imposed(args.plan.parent / fleet, plan, args.out / Path(fleet).stem)
+        fleet_file, loaded = with_imposed(args.plan.parent / fleet, plan, args.out / Path(fleet).stem, args.plan.parent)
         if args.list:
             for cell in asked:
                 sent = len(workload(plan, cell, trace, loaded).timed)
@@ -109,7 +109,8 @@ async def _run(args: argparse.Namespace, plan: LivePlan, began_s: float) -> int:
 
 async def _hold(args: argparse.Namespace, plan: LivePlan) -> int:
     """The servers of one fleet until SIGTERM or Ctrl-C."""
-    fleet_file, loaded = with_imposed(args.plan.parent / args.hold, plan, args.out / Path(args.hold).stem)
+    here = args.plan.parent
+    fleet_file, loaded = with_imposed(here / args.hold, plan, args.out / Path(args.hold).stem, here)
     logs = fleet_file.parent / "logs"
     logs.mkdir(exist_ok=True)
     end = asyncio.Event()
@@ -130,7 +131,7 @@ def _resimulate(
     """
     anew = dict(finished)
     for fleet in plan.fleets:
-        _, loaded = with_imposed(args.plan.parent / fleet, plan, args.out / Path(fleet).stem)
+        _, loaded = with_imposed(args.plan.parent / fleet, plan, args.out / Path(fleet).stem, args.plan.parent)
         for cell in cells(plan):
             row = finished.get(cell.key)
             if cell.fleet == fleet and row is not None:
@@ -325,52 +326,6 @@ def errors(live: Mapping[str, Any], simulated: Mapping[str, Any]) -> dict[str, f
     return {
         name: live[name] / simulated[name] - 1 if live[name] is not None and simulated[name] else None for name in names
     }
-
-
-def with_imposed(fleet_file: Path, plan: LivePlan, out: Path) -> tuple[Path, LoadedFleet]:
-    """The fleet with profiles whose accept lengths are those of the plan, without spread between requests; written to
-    `out`, so that router, servers and simulator all read the same."""
-    out.mkdir(parents=True, exist_ok=True)
-    text = fleet_file.read_text(encoding="utf-8")
-    loaded = load_fleet_with_profiles(fleet_file)
-    for number, name in enumerate(sorted({backend.profile for backend in loaded.fleet.backends})):
-        written = out / f"profile-{number}.json"
-        write_profile(imposed(load_profile_beside(name, fleet_file), plan), written)
-        text = text.replace(f'profile = "{name}"', f'profile = "{written.resolve()}"')
-    fleet = out / "fleet.toml"
-    fleet.write_text(text, encoding="utf-8")
-    return fleet, load_fleet_with_profiles(fleet)
-
-
-def load_profile_beside(name: str, fleet_file: Path) -> Profile:
-    """By name, or by a path from the fleet file's folder."""
-    beside = fleet_file.parent / name
-    return load_profile(str(beside) if beside.is_file() else name)
-
-
-def imposed(profile: Profile, plan: LivePlan) -> Profile:
-    """The profile with the plan's accept lengths."""
-    key = "imposed"
-    note = "imposed on the servers, or emulated; no spread between requests"
-    provenance = {**profile.provenance, key: Provenance(kind="assumed", source="bench/live plan", note=note)}
-    arms = {}
-    for name, arm in profile.arms.items():
-        lengths = {**{text: value.mean for text, value in arm.acceptance.items()}, **plan.accept.get(name, {})}
-        acceptance = {
-            text: Acceptance(mean=min(mean, arm.verify_tokens), provenance=key) for text, mean in lengths.items()
-        }
-        arms[name] = arm.model_copy(update={"acceptance": {} if name == NO_DRAFTER else acceptance})
-    return profile.model_copy(update={"arms": arms, "provenance": provenance})
-
-
-def imposed_lengths(loaded: LoadedFleet) -> dict[str, dict[str, float]]:
-    """By arm and text type, of the arms that draft."""
-    lengths: dict[str, dict[str, float]] = {}
-    for backend in loaded.fleet.backends:
-        arm = loaded.profiles[backend.profile].arms[backend.arm]
-        if arm.acceptance:
-            lengths[backend.arm] = {text: value.mean for text, value in arm.acceptance.items()}
-    return lengths
 
 
 def done(out: Path) -> dict[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ import aiohttp
 from plan import LivePlan
 
 from selector.errors import UpstreamError
+from selector.files.depthcosts import ADAPTIVE_FLAG
 from selector.files.fleet import LoadedFleet
 from selector.files.launch import launch_commands
 from selector.loadgen.live import running_process
@@ -66,12 +67,13 @@ async def started(
         session = await stack.enter_async_context(open_session())
         coming: list[_Coming] = []
         for command, backend in zip(commands, loaded.fleet.backends, strict=True):
-            env = {**plan.servers.env, **command.env, **_imposed(accept.get(command.arm), plan.servers.one_length_of)}
+            env = {**plan.servers.env, **command.env, **_imposed(accept.get(command.arm), plan)}
             argv = (plan.servers.python, *command.words[1:], *plan.servers.flags)
             log = logs / f"{command.backend}.log"
             process = start_process(argv, env, log)
             stack.push_async_callback(stop_process, process, clock)
-            server = _Coming(command.backend, command.arm, str(backend.url), process, log, clock.now())
+            adaptive = ADAPTIVE_FLAG in command.words
+            server = _Coming(command.backend, command.arm, str(backend.url), process, log, clock.now(), adaptive)
             coming.append(server)
             if not plan.servers.at_once:
                 await _ready(server, session, plan, clock)
@@ -80,7 +82,9 @@ async def started(
                 await _ready(server, session, plan, clock)
             checked = {plan.servers.one_length_of} if plan.servers.one_length_of else plan.text_types
             wanted = {name: length for name, length in accept.get(server.arm, {}).items() if name in checked}
-            await _check_accept(session, server.url, wanted)
+            # A server that changes its depth takes the length of any of them, from depth 1 on.
+            least = {name: 1.0 + plan.survival.get(name, 0.0) if server.adaptive else wanted[name] for name in wanted}
+            await _check_accept(session, server.url, wanted, least)
         yield
 
 
@@ -104,6 +108,7 @@ class _Coming:
     process: subprocess.Popen[bytes]
     log: Path
     began_s: float
+    adaptive: bool
 
 
 async def _ready(server: _Coming, session: aiohttp.ClientSession, plan: LivePlan, clock: MonotonicClock) -> None:
@@ -117,20 +122,23 @@ async def _ready(server: _Coming, session: aiohttp.ClientSession, plan: LivePlan
     print(f"{server.backend} ({server.arm}) is up after {clock.now() - server.began_s:.0f} s", flush=True)
 
 
-def _imposed(lengths: Mapping[str, float] | None, one_length_of: str | None) -> dict[str, str]:
+def _imposed(lengths: Mapping[str, float] | None, plan: LivePlan) -> dict[str, str]:
     """Environment that makes the engine take these accept lengths; empty without a drafter."""
     if lengths is None:
         return {}
-    if one_length_of is not None:
-        return {"SGLANG_SIMULATE_ACC_LEN": str(lengths[one_length_of])}
+    if plan.servers.one_length_of is not None:
+        return {"SGLANG_SIMULATE_ACC_LEN": str(lengths[plan.servers.one_length_of])}
+    name, values = ("SURVIVAL", plan.survival) if plan.survival else ("ACCEPT", lengths)
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")])),
         "SGLANG_SIMULATE_ACC_LEN": "2.0",
-        "DRAFTER_SELECTOR_ACCEPT": json.dumps({**lengths, "*": min(lengths.values())}),
+        f"DRAFTER_SELECTOR_{name}": json.dumps({**values, "*": min(values.values())}),
     }
 
 
-async def _check_accept(session: aiohttp.ClientSession, url: str, lengths: Mapping[str, float]) -> None:
+async def _check_accept(
+    session: aiohttp.ClientSession, url: str, lengths: Mapping[str, float], least: Mapping[str, float]
+) -> None:
     """Asks for some tokens of each type and compares: an engine that ignores the plugin must not be measured."""
     for number, (text_type, length) in enumerate(lengths.items()):
         body = {
@@ -142,6 +150,6 @@ async def _check_accept(session: aiohttp.ClientSession, url: str, lengths: Mappi
             answers = await answer.json()
         passes = answers[0]["meta_info"].get("spec_verify_ct")
         seen = (_PROBE_TOKENS - 1) / passes if passes else 0.0
-        if abs(seen / length - 1) > _PROBE_TOLERANCE:
+        if not least[text_type] * (1 - _PROBE_TOLERANCE) <= seen <= length * (1 + _PROBE_TOLERANCE):
             problem = f"takes {seen:.2f} tokens a step of {text_type}, not {length:g}"
             raise UpstreamError(f"{url} {problem}: has the plugin been loaded?")

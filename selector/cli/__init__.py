@@ -22,6 +22,7 @@ _COMMANDS = (
     "sweep",
     "plan",
     "predict",
+    "export",
     "check",
     "classify",
     "profile",

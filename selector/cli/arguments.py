@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from typing import Literal
+
+LAST_PORT = 65_535
 
 
 def positive(text: str) -> float:
@@ -30,9 +33,22 @@ def count(text: str) -> int:
 def port(text: str) -> int:
     """A TCP port; 0 stands for any free one."""
     value = int(_number(int, text))
-    if not 0 <= value <= 65_535:
+    if not 0 <= value <= LAST_PORT:
         raise argparse.ArgumentTypeError(f"{text} is no port")
     return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortOrDistance:
+    """A port, or how far it is above another one."""
+
+    number: int
+    is_distance: bool
+
+
+def port_or_distance(text: str) -> PortOrDistance:
+    """`N` is a port, `+N` a distance, for programs of which several run on one machine."""
+    return PortOrDistance(number=port(text.removeprefix("+")), is_distance=text.startswith("+"))
 
 
 def figure(value: float | None, digits: int) -> str:

@@ -101,6 +101,7 @@ def _print_findings(
     if loaded is not None:
         arms = dict.fromkeys(backend.arm for backend in loaded.fleet.backends)
         line("ok", f"{loaded.where}: {len(loaded.specs)} backend(s) of {loaded.fleet.target}: {', '.join(arms)}")
+        line("ok", f"faults: {loaded.fleet.faults.summary}")
     for role, policy in (("policy", examination.policy), ("fallback", examination.fallback)):
         if policy is not None:
             line("ok", f"{role} {policy.label}: {policy.path} sha256 {policy.sha256[:12]}")
@@ -145,6 +146,7 @@ def _document(
     }
     for role, policy in (("policy", examination.policy), ("fallback", examination.fallback)):
         document[role] = policy and {"name": policy.label, "path": str(policy.path), "sha256": policy.sha256}
+    document["faults"] = examination.loaded and examination.loaded.fleet.faults.model_dump()
     if args.launch_commands:
         document["launch_commands"] = [
             {

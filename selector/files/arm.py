@@ -130,6 +130,8 @@ class Arm(FileModel):
     max_context_tokens: PositiveInt | None = None
     """The draft model's own limit where it is below the target's."""
     cannot_serve: tuple[Capability, ...] = ()
+    takes_tbt_target: bool | None = None
+    """Its engine chooses its draft depth by the targets of its requests, and the router tells it them."""
     launch: Launch = Launch()
     context_slope: Slope | None = None
     prefill: tuple[PrefillPoint, ...] | None = None

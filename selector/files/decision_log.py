@@ -13,7 +13,8 @@
 Version 1. Because it is complete and in order, `selector.simulator.replay` can make every decision again from it. Times
 `t_s` are seconds since the router started; `wall` is provenance. Prompts are never in it.
 
-A file may hold several runs, one after the other: each begins with its `start`.
+A file may hold several runs, one after the other: each begins with its `start`. So does what a router decides after it
+took over a changed configuration; requests that were decided before may then still end, at the same clock.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class StartEvent(_Event):
     fallback: PolicyRecord
     seed: int
     backends: tuple[BackendRecord, ...]
+    reloaded: bool = False
+    """The router of the run before goes on with another configuration: `t_s` goes on, and so do its requests."""
 
 
 class DecisionEvent(_Event):

@@ -19,6 +19,7 @@ from selector.files.decision_log import StartEvent, encoded
 
 _FIRST_BYTES = b'{"v":1,"event":"start"'
 _BLOCK_BYTES = 65_536
+_AFTER_THE_END = frozenset({"end", "energy", "retract"})
 
 
 class DecisionLogWriter:
@@ -41,14 +42,17 @@ class DecisionLogWriter:
         self._pending_bytes = 0
         self._closing = Event()
         self._descriptor = _opened(path)
-        self.write("start", start.model_dump(mode="json", exclude={"v", "event"}))
+        self.append(_started(start))
         self._flush_every_s = flush_every_s
         self._thread = Thread(target=self._flush_regularly, name="decision-log", daemon=True)
         self._thread.start()
 
     def write(self, event: str, fields: Mapping[str, object]) -> None:
         """Takes one event; see `selector.files.decision_log.encoded`."""
-        line = encoded(event, fields)
+        self.append(encoded(event, fields))
+
+    def append(self, line: bytes) -> None:
+        """Takes one line, its newline included."""
         with self._lock:
             if self._pending_bytes + len(line) > self._max_pending_bytes:
                 self.dropped += 1
@@ -83,6 +87,44 @@ class DecisionLogWriter:
             with self._lock:
                 self.dropped += len(lines) - data.count(b"\n", 0, whole)
             self.last_error = failed.strerror
+
+
+class LogSection:
+    """What one configuration of a running router writes.
+
+    It is put together while the one before still serves, so its lines wait for `begin`. After `end` only how its
+    requests turned out is written: the decisions in the file are those of the configuration that the last `start`
+    names, and can be replayed.
+    """
+
+    def __init__(self, log: DecisionLogWriter, start: StartEvent | None = None) -> None:
+        """Without a `start` it is the section with which `log` was opened."""
+        self._log = log
+        self._waiting: list[bytes] | None = None if start is None else [_started(start)]
+        self._ended = False
+
+    def write(self, event: str, fields: Mapping[str, object]) -> None:
+        """Takes one event."""
+        if self._ended and event not in _AFTER_THE_END:
+            return
+        if self._waiting is None:
+            self._log.write(event, fields)
+        else:
+            self._waiting.append(encoded(event, fields))
+
+    def begin(self) -> None:
+        """From here on the file is this section's."""
+        waiting, self._waiting = self._waiting, None
+        for line in waiting or ():
+            self._log.append(line)
+
+    def end(self) -> None:
+        """From here on the file is another section's."""
+        self._ended = True
+
+
+def _started(start: StartEvent) -> bytes:
+    return encoded("start", start.model_dump(mode="json", exclude={"v", "event"}))
 
 
 def _opened(path: Path) -> int:

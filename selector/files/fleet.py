@@ -25,10 +25,13 @@
 
     [acceptance]                      # how acceptance is learnt; see `Acceptance` below
 
-    [router]                          # only serve reads these three; see `Router`, `Energy` and `Tracing` below
+    [router]                          # only serve reads these; see `Router`, `Faults`, `Energy` and `Tracing`
+    [faults]
     [energy]
     urls = ["http://host0:9400"]      # `drafter-selector meter` on each GPU host
     [tracing]
+    [security]                        # these two in `security`
+    [keys.alice]
 
 Unknown keys are refused: a misspelt limit must not silently be no limit.
 """
@@ -39,12 +42,14 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from selector.core.correction import live
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.errors import FleetError, ProfileError
+from selector.files.faults import Faults
 from selector.files.profile import Profile, acceptance_model, load_profile
+from selector.files.security import Keys, Security
 from selector.files.validation import FileModel, read_text, toml_table, validated
 
 
@@ -53,15 +58,20 @@ def _http_url(value: str) -> str:
         raise ValueError("must start with http:// or https://")
     parts = urlsplit(value)
     try:
-        usable = bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number up to 65535
+        # A name that IDNA cannot encode makes every look-up of it fail in an odd way.
+        usable = bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:  # a port that is no number up to 65535, a label that is empty or too long
         usable = False
     if not usable or parts.query or parts.fragment:
         raise ValueError("must be http://HOST:PORT, with nothing after it but a path")
+    if "@" in parts.netloc:
+        # It would be shown wherever the address is; `api_key_env` is for secrets.
+        raise ValueError("must hold no user name or password")
     return value.rstrip("/")
 
 
 Url = Annotated[str, AfterValidator(_http_url)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
@@ -117,7 +127,10 @@ class Router(FileModel):
     """How `serve` listens and watches. Times in seconds."""
 
     host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65_535)] = 30_800
+    port: Port = 30_800
+    control_host: str = "127.0.0.1"
+    control_port: Port | None = None
+    """Where metrics, dashboard, `/router/…` and `/abort_request` are; absent: on `port`, with all the rest."""
     poll_interval_s: PositiveFloat = 0.5
     """How often `/v1/loads` of every backend is read."""
     poll_timeout_s: PositiveFloat = 2.0
@@ -126,6 +139,10 @@ class Router(FileModel):
     """How long a backend may take to the first byte of an answer."""
     stream_idle_timeout_s: PositiveFloat = 120.0
     """How long a stream may pause before it counts as dead."""
+    identity_interval_s: PositiveFloat = 30.0
+    """How often `/server_info` is read when nothing hints at a restart: it tells whether the arm is still the one."""
+    reload_check_s: NonNegativeFloat = 2.0
+    """How often the files of the configuration are looked at for changes; 0: only SIGHUP reloads them."""
     unhealthy_after_failures: PositiveInt = 2
     drain_timeout_s: PositiveFloat = 30.0
     """How long SIGTERM waits for running requests."""
@@ -199,8 +216,11 @@ class Fleet(FileModel):
     policy: PolicyChoice = PolicyChoice()
     acceptance: Acceptance = Acceptance()
     router: Router = Router()
+    faults: Faults = Faults()
     energy: Energy = Energy()
     tracing: Tracing = Tracing()
+    security: Security = Security()
+    keys: Keys = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _consistent(self) -> Fleet:

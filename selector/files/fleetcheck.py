@@ -14,10 +14,12 @@ from urllib.parse import urlsplit
 
 from selector.core.types import TEXT_TYPES, Capability
 from selector.errors import FleetError, InputError, PolicyError
+from selector.files.adaptivecheck import schedule_trouble
 from selector.files.arm import VERIFY_BUDGET
 from selector.files.fleet import Fleet, LoadedFleet, backend_spec
 from selector.files.policy import LoadedPolicy, load_policy_file
 from selector.files.profile import Profile
+from selector.files.securitycheck import examine_security
 from selector.files.validation import findings, read_toml
 
 TYPICAL_CONTEXT_TOKENS = 1_024
@@ -80,6 +82,12 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> Examination:
     fallback = _policy(fleet.policy.fallback, {}, loaded, f"{where}: policy.fallback", found)
     if loaded is not None:
         found += _warnings(loaded, environ)
+    code = {place: policy.path for place, policy in (("policy", policy), ("policy.fallback", fallback)) if policy}
+
+    def told(level: Level, where: str, problem: str, remedy: str) -> None:
+        found.append(Finding(level=level, where=where, problem=problem, remedy=remedy))
+
+    examine_security(fleet, where, environ, code, told)
     return Examination(findings=tuple(found), loaded=loaded, policy=policy, fallback=fallback)
 
 
@@ -106,18 +114,26 @@ def _address_clashes(fleet: Fleet, where: str) -> Iterator[Finding]:
             yield Finding(
                 level="error",
                 where=f"{where}: backends[{index}].url",
-                problem=f"is {backend.url!r}, where {seen[address]!r} already listens",
+                problem=f"is {backend.url!r}, where {seen[address]} already listens",
                 remedy="give every backend an address of its own",
             )
-        seen.setdefault(address, backend.name)
-    own = (_host(fleet.router.host), fleet.router.port)
-    if own in seen:
-        yield Finding(
-            level="error",
-            where=f"{where}: router.port",
-            problem=f"is {fleet.router.port}, where backend {seen[own]!r} already listens",
-            remedy="let the router listen on another port",
-        )
+        seen.setdefault(address, f"backend {backend.name!r}")
+    router = fleet.router
+    for field, host, port in (
+        ("port", router.host, router.port),
+        ("control_port", router.control_host, router.control_port),
+    ):
+        if port is None or port == 0:
+            continue
+        own = (_host(host), port)
+        if own in seen:
+            yield Finding(
+                level="error",
+                where=f"{where}: router.{field}",
+                problem=f"is {port}, where {seen[own]} already listens",
+                remedy="let the router listen on another port",
+            )
+        seen.setdefault(own, "the router")
 
 
 def _address(url: str) -> tuple[str, int]:
@@ -131,7 +147,18 @@ def _host(name: str) -> str:
 
 
 def _warnings(loaded: LoadedFleet, environ: Mapping[str, str]) -> Iterator[Finding]:
-    for check in (_targets, _shared_gpus, _gpu_kinds, _priors, _assumed, _batch_range, _budgets, _capabilities, _urls):
+    for check in (
+        _targets,
+        _shared_gpus,
+        _gpu_kinds,
+        _priors,
+        _assumed,
+        _batch_range,
+        _budgets,
+        _capabilities,
+        _schedules,
+        _urls,
+    ):
         for where, problem, remedy in check(loaded):
             yield Finding(level="warning", where=f"{loaded.where}: {where}", problem=problem, remedy=remedy)
     for index, backend in enumerate(loaded.fleet.backends):
@@ -272,6 +299,14 @@ def _capabilities(loaded: LoadedFleet) -> Iterator[Phrases]:
                 f"none can serve requests that need {need.value}",
                 "such requests will be refused: add a backend of an arm that can, such as none",
             )
+
+
+def _schedules(loaded: LoadedFleet) -> Iterator[Phrases]:
+    """Adaptive servers whose schedule is far from what their costs call for."""
+    for index in range(len(loaded.fleet.backends)):
+        trouble = schedule_trouble(loaded, index, None)
+        if trouble is not None:
+            yield (f"backends[{index}]", *trouble)
 
 
 def _urls(loaded: LoadedFleet) -> Iterable[Phrases]:

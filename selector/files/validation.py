@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from selector.errors import InputError
+
+_USER_INFO = re.compile(r"//[^/@\s]*@")
+"""User name and password in a URL, which no message may show."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -69,7 +74,8 @@ def _explained(details: ErrorDetails, where: str, model: type[BaseModel]) -> tup
     value, message = details.get("input"), _lowered(details["msg"])
     # A check across fields gets the whole table as its input; the message names what matters of it.
     across_fields = details["type"] == "value_error" and isinstance(value, Mapping)
-    return place, message if across_fields else f"is {_shown(value)}: {message}", "correct the value"
+    hidden = across_fields or _is_secret(details["loc"], model)
+    return place, message if hidden else f"is {_shown(value)}: {message}", "correct the value"
 
 
 def read_text(path: Path, what: str, error: Callable[[str, str, str], InputError]) -> str:
@@ -107,7 +113,7 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = _USER_INFO.sub("//…@", repr(value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -118,22 +124,45 @@ def _lowered(message: str) -> str:
 
 def _spelling(key: str, model: type[BaseModel]) -> str:
     """A remedy for an unknown key: the closest key of any model reachable from `model`."""
-    known: set[str] = set()
-    queue: list[type[BaseModel]] = [model]
-    seen: set[type[BaseModel]] = set()
-    while queue:
-        current = queue.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        for name, field in current.model_fields.items():
-            known.add(name)
-            queue.extend(_models_in(field.annotation))
+    known = {name for part in _reachable(model) for name in part.model_fields}
     close = get_close_matches(key, sorted(known), n=1)
     return f"did you mean {close[0]!r}?" if close else "remove it"
+
+
+def _is_secret(location: tuple[int | str, ...], model: type[BaseModel]) -> bool:
+    """Whether a value is in a field for secrets, or in place of a table of them: no message may show it."""
+    reachable = _reachable(model)
+    with_secrets: list[type] = [
+        part for part in reachable if any(_mentions(f.annotation, SecretStr) for f in _fields(part))
+    ]
+    secret = {
+        name
+        for part in reachable
+        for name, field in part.model_fields.items()
+        if any(_mentions(field.annotation, wanted) for wanted in [SecretStr, *with_secrets])
+    }
+    # A field, or what a table of names has in its place: the name comes last then.
+    return not secret.isdisjoint([part for part in location if isinstance(part, str)][-2:])
+
+
+def _reachable(model: type[BaseModel]) -> list[type[BaseModel]]:
+    """The model and all that are somewhere in its fields."""
+    seen = [model]
+    for current in seen:  # grows while it is walked
+        for field in _fields(current):
+            seen += [part for part in dict.fromkeys(_models_in(field.annotation)) if part not in seen]
+    return seen
+
+
+def _fields(model: type[BaseModel]) -> Iterable[FieldInfo]:
+    return model.model_fields.values()
 
 
 def _models_in(annotation: object) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]
+
+
+def _mentions(annotation: object, wanted: type) -> bool:
+    return annotation is wanted or any(_mentions(part, wanted) for part in getattr(annotation, "__args__", ()))

@@ -3,6 +3,7 @@
     request    rid                          so that it can be aborted by name
                stream_options.include_usage      token counts of a stream
                return_spec_tokens_details   accepted drafts (SGLang ≥ 0.5.23)
+               custom_params                the TBT target, for an engine that chooses its draft depth by it
     answer     the usage chunk and the extension chunk that came of it
 
 A client that asked for these itself gets them, and the usage that it asked for also says what became of the drafts (see
@@ -20,6 +21,7 @@ import orjson
 
 from selector.core.stream import SpecCounts
 from selector.router.request import ClientRequest
+from selector.router.targetfield import fields_with_target
 from selector.router.usagedetails import with_drafts
 
 _NO_CHOICES = re.compile(rb'"choices":\s*\[\s*\]')
@@ -35,6 +37,8 @@ class Additions:
     spec_details: bool = False
     drafts_in_usage: bool = False
     """The client asked for the usage of an OpenAI answer."""
+    tbt_target_ms: float | None = None
+    """What the engine is told of the request's target."""
 
     def is_withheld(self, event: bytes) -> bool:
         """Whether a streamed event is there only because of what was added."""
@@ -55,8 +59,10 @@ class Additions:
         return event if chunk is None or chunk.get("choices") != [] else with_drafts(event, spec)
 
 
-def additions_for(request: ClientRequest, *, spec_details: bool, usage_by_default: bool) -> Additions:
-    """What to add for a backend that knows `spec_details`, or counts every stream of its own accord."""
+def additions_for(
+    request: ClientRequest, *, spec_details: bool, usage_by_default: bool, takes_tbt_target: bool = False
+) -> Additions:
+    """What to add for a backend that knows `spec_details`, counts every stream of its own accord, or takes targets."""
     counts = request.route.counts_on_request
     # Options of a wrong type are for the server to refuse.
     can_ask = request.fields.get("stream_options") is None or isinstance(request.fields["stream_options"], dict)
@@ -66,6 +72,7 @@ def additions_for(request: ClientRequest, *, spec_details: bool, usage_by_defaul
         spec_details=counts and spec_details and not request.wants_sglext,
         # An answer that is not streamed has its usage whether or not it was asked for.
         drafts_in_usage=counts and (request.wants_usage or not request.streams),
+        tbt_target_ms=request.view.tbt_target_ms if takes_tbt_target and request.view is not None else None,
     )
 
 
@@ -78,6 +85,8 @@ def body_with(request: ClientRequest, additions: Additions) -> bytes:
         fields["stream_options"] = {**(request.fields.get("stream_options") or {}), "include_usage": True}
     if additions.spec_details:
         fields["return_spec_tokens_details"] = True
+    if additions.tbt_target_ms is not None:
+        fields |= fields_with_target(request.route, request.fields, additions.tbt_target_ms)
     if not fields:
         return request.body
     if any(name in request.fields for name in fields):

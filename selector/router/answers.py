@@ -15,7 +15,15 @@ RETRY_SOON: Header = (b"retry-after", b"1")
 CLOSE: Header = (b"connection", b"close")
 
 _TYPES = {400: "BadRequestError", 413: "RequestTooLarge", 502: "BadGatewayError", 503: "ServiceUnavailableError"}
-_MESSAGES_TYPES = {400: "invalid_request_error", 413: "request_too_large", 503: "overloaded_error"}
+_OPENAI_TYPES = {401: "invalid_request_error", 403: "invalid_request_error", 429: "requests"}
+_MESSAGES_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 
 
 class RefusedRequest(SelectorError):
@@ -29,20 +37,28 @@ class RefusedRequest(SelectorError):
         param: str | None = None,
         headers: Iterable[Header] = (),
         nested: bool = False,
+        code: str | None = None,
     ) -> None:
-        """`nested` asks for the shape `{"error": {"message"}}` where the route has it."""
+        """`nested` asks for the shape `{"error": {"message"}}` where the route has it.
+
+        `code` is OpenAI's name of an error that SGLang does not know, which is then in OpenAI's own shape.
+        """
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
         self.headers = tuple(headers)
         self.nested = nested
+        self.code = code
 
     def answer(self, dialect: Dialect) -> tuple[list[Header], bytes]:
         """Headers and body of the response."""
         if dialect is Dialect.MESSAGES:
             kind = _MESSAGES_TYPES.get(self.status, "api_error")
             body: dict[str, object] = {"type": "error", "error": {"type": kind, "message": self.message}}
+        elif self.code is not None:
+            kind = _OPENAI_TYPES[self.status]
+            body = {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
         elif dialect is Dialect.GENERATE and self.nested:
             body = {"error": {"message": self.message}}
         else:

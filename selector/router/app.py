@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import quote
 
-from fastapi import FastAPI
-
-from selector.router.admission import Admission
 from selector.router.answers import RefusedRequest, method_not_allowed
 from selector.router.client import (
     AsgiClient,
@@ -20,8 +17,8 @@ from selector.router.client import (
     read_body,
     refuse,
 )
-from selector.router.relay import Relay
 from selector.router.routes import ROUTES, Route
+from selector.router.serving import Serving
 
 _QUERY_SAFE = "!$%&'()*+,/:;=?@[]~"
 """Everything a query may hold as it is; a client's own escapes stay."""
@@ -30,16 +27,14 @@ _QUERY_SAFE = "!$%&'()*+,/:;=?@[]~"
 class RouterApp:
     """Dispatches by path. No middleware stands between a client and the relay."""
 
-    def __init__(self, admission: Admission, relay: Relay, control: FastAPI) -> None:
-        self._admission = admission
-        self._relay = relay
-        self._control = control
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI entry point."""
         route = ROUTES.get(scope["path"]) if scope["type"] == "http" else None
         if route is None:
-            await self._control(scope, receive, send)
+            await self._serving.control(scope, receive, send)
             return
         client = AsgiClient(send, chunks=scope["http_version"] != "1.0")
         pump = asyncio.create_task(client.pump())
@@ -56,20 +51,34 @@ class RouterApp:
             pump.cancel()
 
     async def _relayed(self, route: Route, scope: Scope, receive: Receive, client: AsgiClient) -> None:
-        headers = scope["headers"]
+        headers, admission = scope["headers"], self._serving.admission
         try:
-            refused = self._admission.refusal(route, headers, _declared_length(headers))
-            if refused is not None:
-                raise refused
-            body = await read_body(receive, self._admission.max_body_bytes)
+            lease = admission.admit(headers, _declared_length(headers))
         except RefusedRequest as refused:
-            refuse(client, route, refused, self._admission.metrics)
+            refuse(client, route, refused, admission.metrics)
             return
-        query = quote(scope["query_string"], safe=_QUERY_SAFE).encode()
-        incoming = Incoming(route=route, query=query, headers=headers, body=body)
-        del body
-        async with ClientWatch(receive):
-            await self._relay.serve(incoming, client)
+        try:
+            body = await read_body(receive, admission.max_body_bytes)
+            query = quote(scope["query_string"], safe=_QUERY_SAFE).encode()
+            incoming = Incoming(route=route, query=query, headers=headers, body=body, lease=lease)
+            del body
+            async with ClientWatch(receive):
+                await self._serving.relay.serve(incoming, client)
+        except RefusedRequest as refused:
+            refuse(client, route, refused, admission.metrics)
+        finally:
+            lease.end()
+
+
+class PrivateApp:
+    """What the control port answers, by the configuration in force."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI entry point."""
+        await self._serving.private(scope, receive, send)
 
 
 def _declared_length(headers: list[tuple[bytes, bytes]]) -> int | None:

@@ -20,8 +20,9 @@ from selector.core.energyshare import EnergyShare, Settled
 from selector.core.fleetwork import FleetWork
 from selector.core.policy import BackendSpec
 from selector.core.types import Correction, Decision, Outcome, RequestView
-from selector.files.decision_log_writer import DecisionLogWriter
+from selector.files.decision_log_writer import LogSection
 from selector.router.metrics import RouterMetrics
+from selector.router.outliers import Outliers
 from selector.router.records import Records
 
 _LEAST_STEPS = 8.0
@@ -71,8 +72,10 @@ class Books:
         metrics: RouterMetrics,
         *,
         metered: bool,
-        log: DecisionLogWriter | None = None,
+        outliers: Outliers,
+        log: LogSection | None = None,
     ) -> None:
+        """`outliers` are told how fast steps were."""
         self.records = Records(acceptance)
         self.corrections = CorrectionModel([spec.name for spec in specs])
         self.by_backend = {spec.name: EnergyTotals() for spec in specs}
@@ -84,6 +87,7 @@ class Books:
         self._work = FleetWork(specs)
         self._share = EnergyShare(specs, self._work) if metered else None
         self._metrics = metrics
+        self._outliers = outliers
         self._log = log
         self._outcomes: dict[tuple[str, str], Outcome] = {}
         """Outcomes of requests that are not settled, by backend and request."""
@@ -187,6 +191,8 @@ class Books:
         modelled = self._work.steps_between(outcome.backend, first_s, last_s)
         if modelled is not None:
             self.corrections.stepped(outcome.backend, made, modelled, now_s)
+            if modelled > 0.0:
+                self._outliers.stepped(outcome.backend, made, modelled)
 
     def _settle(self, settled: Iterable[Settled], now_s: float) -> None:
         for each in settled:

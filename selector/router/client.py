@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from selector.errors import SelectorError
 from selector.router.answers import RefusedRequest, too_large
+from selector.router.keyring import FREE, Lease
 from selector.router.metrics import RouterMetrics
 from selector.router.routes import Route
 from selector.router.wire import Headers
@@ -43,6 +44,8 @@ class Incoming:
     headers: Headers
     """Names in lower case."""
     body: bytes
+    lease: Lease = FREE
+    """Whoever admitted the request ends it."""
     trace: RequestTrace | None = None
     """`None` where nothing is traced."""
 

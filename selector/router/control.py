@@ -5,26 +5,69 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 
 from selector import __version__
 from selector.core.types import BackendView
+from selector.router.abort import abort
 from selector.router.acceptancereport import acceptance_report
-from selector.router.answers import flat_error
+from selector.router.answers import CLOSE, RefusedRequest
 from selector.router.health import State
 from selector.router.loads import LoadReport
 from selector.router.models import FleetModels
+from selector.router.routes import Dialect
 from selector.router.state import RouterState
 from selector.router.views import add_views
 from selector.router.watch import WatchedBackend
 
 
-def control_app(state: RouterState) -> FastAPI:
-    """The control routes; unknown paths and wrong methods are answered as SGLang answers them."""
+def control_app(state: RouterState, *, private: bool, keyed: bool) -> FastAPI:
+    """The control routes; unknown paths and wrong methods are answered as SGLang answers them.
+
+    `private` routes tell more than a client needs to know, or change something. Where it is `keyed`, the ring of keys
+    is asked at every route but those of health: for a key of control at the private ones, for any at the others.
+    """
     app = FastAPI(title="drafter-selector", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    models = FleetModels(state)
+    app.add_exception_handler(RefusedRequest, _refusal)
+    _add_health(app, state)
+    app.include_router(_fleet_routes(state), dependencies=_asked_for_keys(state, keyed=keyed, control=False))
+    if private:
+        keys = _asked_for_keys(state, keyed=keyed, control=True)
+        app.include_router(_private_routes(state), dependencies=[*keys, Depends(_from_no_other_site)])
+    return app
+
+
+def _asked_for_keys(state: RouterState, *, keyed: bool, control: bool) -> list[Any]:
+    """What FastAPI does before every route of a group."""
+
+    async def look(request: Request) -> None:
+        state.keys.look(request.headers.raw, control=control)
+
+    return [Depends(look)] if keyed else []
+
+
+async def _from_no_other_site(request: Request) -> None:
+    """A page that somebody looks at elsewhere can send what it likes to any address that their browser reaches.
+
+    Browsers name the page that a request comes from wherever it could change something; other clients do not.
+    """
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        message = "a page of another site may not do this"
+        raise RefusedRequest(403, message, headers=[CLOSE], code="permission_denied")
+
+
+async def _refusal(request: Request, refused: Exception) -> Response:
+    assert isinstance(refused, RefusedRequest)
+    headers, body = refused.answer(Dialect.OPENAI)
+    texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    return Response(body, status_code=refused.status, headers=texts)
+
+
+def _add_health(app: FastAPI, state: RouterState) -> None:
 
     @app.get("/health")
     async def health() -> Response:
@@ -36,47 +79,61 @@ def control_app(state: RouterState) -> FastAPI:
         """Requests can be served: a backend is available and the router is not going down."""
         return Response(status_code=200 if state.ready else 503)
 
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(state.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/v1/models")
+def _fleet_routes(state: RouterState) -> APIRouter:
+    """What a client may want to know of the fleet, as SGLang tells it of a server."""
+    routes = APIRouter()
+    models = FleetModels(state)
+
+    @routes.get("/v1/models")
     async def v1_models() -> Response:
         return _json({"object": "list", "data": await models.all()})
 
-    @app.get("/v1/models/{name:path}")
+    @routes.get("/v1/models/{name:path}")
     async def v1_model(name: str) -> Response:
         card = await models.one(name)
         return _json(_no_model(name), 404) if card is None else _json(card)
 
-    @app.get("/server_info")
-    @app.get("/get_server_info")
+    @routes.get("/server_info")
+    @routes.get("/get_server_info")
     async def server_info() -> Response:
         return _json(fleet_info(state))
 
-    @app.get("/model_info")
-    @app.get("/get_model_info")
+    @routes.get("/model_info")
+    @routes.get("/get_model_info")
     async def model_info() -> Response:
         return _json(model_facts(state))
 
-    @app.get("/v1/loads")
+    @routes.get("/v1/loads")
     async def loads() -> Response:
         return _json(fleet_loads(state))
 
-    @app.get("/router/state")
+    return routes
+
+
+def _private_routes(state: RouterState) -> APIRouter:
+    """What the people who run the router look at, and what acts on more than one request."""
+    routes = APIRouter()
+
+    @routes.get("/metrics")
+    async def metrics() -> Response:
+        return Response(state.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @routes.get("/router/state")
     async def router_state() -> Response:
         return _json(router_summary(state))
 
-    @app.get("/router/decisions")
+    @routes.get("/router/decisions")
     async def decisions(n: int = Query(default=50, ge=1, le=1000)) -> Response:
         return _json({"events": list(state.dispatcher.recent)[-n:]})
 
-    @app.post("/abort_request")
+    @routes.post("/abort_request")
     async def abort_request(request: Request) -> Response:
-        return await _abort(state, await request.body())
+        await abort(state, await request.body())
+        return Response()
 
-    add_views(app, state, _json)
-    return app
+    add_views(routes, state, _json)
+    return routes
 
 
 def router_summary(state: RouterState) -> dict[str, Any]:
@@ -99,9 +156,12 @@ def router_summary(state: RouterState) -> dict[str, Any]:
                 "name": view.name,
                 "arm": view.arm,
                 "url": watched.upstream.url,
-                "state": watched.health.state,
-                "reason": watched.health.reason,
+                "state": watched.state,
+                "reason": watched.reason,
                 "differences": watched.differences,
+                "breaker": watched.breaker.circuit,
+                "breaker_openings": watched.breaker.openings,
+                "ejections": state.watch.outliers.counts[view.name],
                 "version": watched.facts.version,
                 "batch": view.batch,
                 "own_in_flight": controller.tracker.in_flight(view.name),
@@ -118,6 +178,13 @@ def router_summary(state: RouterState) -> dict[str, Any]:
         "acceptance_samples": controller.context.acceptance.samples,
         "acceptance_refused_samples": controller.context.acceptance.refused_samples,
         "acceptance_learning": acceptance_report(controller.context.acceptance, state.snapshots, state.sharing),
+        "configuration": {
+            "since": state.reloads.since,
+            "reloads": state.reloads.done,
+            "refused": state.reloads.refused,
+            "last_problem": state.reloads.last_problem,
+            "needs_restart": state.reloads.kept_back,
+        },
         "decision_log": log and {"path": str(log.path), "dropped": log.dropped, "last_error": log.last_error},
     }
 
@@ -150,8 +217,8 @@ def fleet_info(state: RouterState) -> dict[str, Any]:
                 "name": view.name,
                 "arm": view.arm,
                 "gpus": view.gpus,
-                "state": backend.health.state,
-                "reason": backend.health.reason,
+                "state": backend.state,
+                "reason": backend.reason,
                 "version": backend.facts.version,
                 "avg_spec_accept_length": None if backend.report is None else backend.report.accept_length,
             }
@@ -202,28 +269,6 @@ def fleet_loads(state: RouterState) -> dict[str, Any]:
     return {"timestamp": datetime.now(UTC).isoformat(), "version": __version__, "loads": loads}
 
 
-async def _abort(state: RouterState, body: bytes) -> Response:
-    """Passes an abort on to the backend that has the request; to all when it is not one of ours.
-
-    Another router may have sent it there. Aborting what a backend does not know does nothing.
-    """
-    try:
-        wanted = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        wanted = None
-    rid = wanted.get("rid", "") if isinstance(wanted, Mapping) else None
-    if not isinstance(wanted, Mapping) or not isinstance(rid, str):
-        return _json(flat_error(400, "the body must be an object with a string rid", "rid"), 400)
-    everything = wanted.get("abort_all") is True
-    if not rid and not everything:
-        return Response()  # as SGLang does: an empty rid would match every request
-    known = {flight.backend for flight in state.dispatcher.flights.values() if rid in flight.request.rids}
-    for name, backend in state.watch.backends.items():
-        if everything or not known or name in known:
-            await backend.upstream.abort(body)
-    return Response()
-
-
 def _backends(state: RouterState) -> list[tuple[BackendView, WatchedBackend]]:
     views = state.dispatcher.controller.tracker.view(state.now_s()).backends
     return [(view, state.watch.backends[view.name]) for view in views]
@@ -234,7 +279,7 @@ def _age_s(then_s: float | None, now_s: float) -> float | None:
 
 
 def _report_of(backend: WatchedBackend) -> LoadReport | None:
-    return None if backend.health.state is State.UNAVAILABLE else backend.report
+    return None if backend.state is State.UNAVAILABLE else backend.report
 
 
 def _no_model(name: str) -> dict[str, object]:

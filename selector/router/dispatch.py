@@ -28,7 +28,7 @@ from selector.core.types import (
     Outcome,
     RequestView,
 )
-from selector.files.decision_log_writer import DecisionLogWriter
+from selector.files.decision_log_writer import LogSection
 from selector.router.answers import RETRY_SOON, RefusedRequest
 from selector.router.books import Books
 from selector.router.headers import decision_headers
@@ -68,7 +68,7 @@ class Dispatcher:
         clock: Callable[[], float],
         books: Books,
         *,
-        log: DecisionLogWriter | None = None,
+        log: LogSection | None = None,
         adaptive_arms: Collection[str] = (),
     ) -> None:
         """`clock` gives seconds since the router started. Adaptive arms report accept rates that mean nothing."""

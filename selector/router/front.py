@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from typing import Any, TypeAlias
 
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from selector.router.admission import Admission
 from selector.router.answers import CLOSE, RefusedRequest
 from selector.router.client import Incoming, refuse
+from selector.router.keyring import FREE
+from selector.router.library import LOOK_EVERY_S, Library
 from selector.router.plainanswer import PlainAnswer
-from selector.router.relay import Relay
 from selector.router.routes import ROUTES, Route
+from selector.router.serving import Serving
+from selector.router.tcp import prepare
 from selector.router.wire import MAX_HEAD_BYTES, PlainRequest, may_become_plain, plain_request
 
 _LOG = logging.getLogger("selector.router")
@@ -34,7 +34,6 @@ _MOST_WAITING_BYTES = 65_536
 """Of requests that came while an answer was under way; beyond it the connection ends with that answer."""
 _WRITE_BUFFER_BYTES = 65_536
 """When so much waits for a slow client, its backend is not read until most of it is gone."""
-_LOOK_EVERY_S = 5.0
 _LINGER_S = 1.0
 _Task: TypeAlias = "asyncio.Task[None]"
 
@@ -49,22 +48,22 @@ class Front(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        relay: Relay,
-        admission: Admission,
+        serving: Serving,
     ) -> None:
-        """All but the last two is what uvicorn gives every protocol."""
+        """All but the last is what uvicorn gives every protocol."""
         self._config = config
         self._server = server_state
         self._app_state = app_state
         self._loop = _loop or asyncio.get_running_loop()
-        self._relay = relay
-        self._admission = admission
+        self._serving = serving
         self._patience_s = float(config.timeout_keep_alive)
         self._transport: asyncio.Transport
         self._pending = b""
         """Bytes that are not read as a request yet."""
         self._request: PlainRequest | None = None
         """Whose body is coming."""
+        self._lease = FREE
+        """Of the request whose body is coming, or that is being answered."""
         self._parts: list[bytes] = []
         self._missing = 0
         self._answer: PlainAnswer | None = None
@@ -81,14 +80,10 @@ class Front(asyncio.Protocol):
         """A client connected."""
         self._transport = transport  # type: ignore[assignment] # uvloop's have the interface, not the base class
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        raw = transport.get_extra_info("socket")
-        if raw is not None and raw.family != socket.AF_UNIX:
-            # Nothing is held back until it fills a segment: a token is worth more than a packet.
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        prepare(transport.get_extra_info("socket"))
         self._server.connections.add(self)  # type: ignore[arg-type] # uvicorn calls nothing of them but `shutdown`
         self._since_s = self._loop.time()
-        self._timer = self._loop.call_later(_LOOK_EVERY_S, self._look)
+        self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
@@ -113,6 +108,7 @@ class Front(asyncio.Protocol):
         self._let_go()
         self._pending = b""
         self._request, self._parts = None, []
+        self._lease.end()
         if self._task is not None:
             self._task.cancel()
 
@@ -152,8 +148,9 @@ class Front(asyncio.Protocol):
         if request is None or route is None:
             self._hand_over()
             return
-        refused = self._admission.refusal(route, request.headers, request.length)
-        if refused is not None:
+        try:
+            self._lease = self._serving.admission.admit(request.headers, request.length)
+        except RefusedRequest as refused:
             self._refuse(route, refused)
             return
         self._request, self._missing = request, request.length
@@ -177,14 +174,15 @@ class Front(asyncio.Protocol):
         slow = self._transport.get_write_buffer_size() > _WRITE_BUFFER_BYTES
         self._answer = PlainAnswer(self._transport, keep_alive=request.keep_alive, slow=slow)
         route = ROUTES[request.path]
-        incoming = Incoming(route=route, query=request.query, headers=request.headers, body=body)
-        task = self._loop.create_task(self._relay.serve(incoming, self._answer))
+        incoming = Incoming(route=route, query=request.query, headers=request.headers, body=body, lease=self._lease)
+        task = self._loop.create_task(self._serving.relay.serve(incoming, self._answer))
         self._task = task
         self._server.tasks.add(task)
         task.add_done_callback(self._served)
 
     def _served(self, task: _Task) -> None:
         self._server.tasks.discard(task)
+        self._lease.end()
         answer, self._answer, self._task = self._answer, None, None
         assert answer is not None
         if task.cancelled():
@@ -207,7 +205,8 @@ class Front(asyncio.Protocol):
             self._head()
 
     def _refuse(self, route: Route, refused: RefusedRequest) -> None:
-        refuse(PlainAnswer(self._transport, keep_alive=False, slow=False), route, refused, self._admission.metrics)
+        answer = PlainAnswer(self._transport, keep_alive=False, slow=False)
+        refuse(answer, route, refused, self._serving.admission.metrics)
         self._close_gently()
 
     def _refuse_head(self) -> None:
@@ -226,7 +225,7 @@ class Front(asyncio.Protocol):
         """The library server takes the connection."""
         pending, self._pending = self._pending, b""
         self._let_go()
-        library = Library(self._config, self._server, self._app_state, self._loop)
+        library = Library(self._config, self._server, self._app_state, self._loop, serving=self._serving)
         library.connection_made(self._transport)
         self._transport.set_protocol(library)
         library.data_received(pending)
@@ -244,32 +243,4 @@ class Front(asyncio.Protocol):
             # A client that reads nothing of its answer for so long is gone, whatever its connection says.
             self._transport.abort()
             return
-        self._timer = self._loop.call_later(_LOOK_EVERY_S, self._look)
-
-
-class Library(HttpToolsProtocol):
-    """uvicorn's protocol, with a bound on the size of heads."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._head_bytes = 0
-        self._in_head = True
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes came."""
-        super().data_received(data)
-        if self._in_head and not self.transport.is_closing():
-            # Of the read in which a head begins, what is before it counts too: a bound, not a measure.
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self.send_400_response("The head of the request is too long.")
-
-    def on_headers_complete(self) -> None:
-        """A head is complete."""
-        self._in_head = False
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """A request is complete; the next bytes are another head."""
-        self._in_head, self._head_bytes = True, 0
-        super().on_message_complete()
+        self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)

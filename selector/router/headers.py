@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from selector.files.security import Security
 from selector.router.wire import Headers
 
 OWN_PREFIX = b"x-drafter-selector-"
@@ -25,22 +26,43 @@ _HOP_BY_HOP = frozenset(
 _NOT_SENT_ON = _HOP_BY_HOP | {b"host", b"content-length", b"accept-encoding", b"expect"}
 _NOT_PASSED_ON = _HOP_BY_HOP | {b"content-length"}
 
+_CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
+_FORWARDED = frozenset({b"forwarded", b"x-real-ip"})
+_FORWARDED_PREFIX = b"x-forwarded-"
+_NOT_HOP_BY_HOP = _CREDENTIALS | {b"accept", b"content-type", b"traceparent", b"tracestate"}
+"""What `Connection` cannot make the router drop: a backend would take the request for another one."""
+
 _MOST_REASON_CHARS = 256
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
-def request_headers(headers: Headers, api_key: str | None) -> Headers:
-    """The client's headers as they go to a backend; `api_key`, if the backend has one, replaces the client's."""
-    passed = _end_to_end(headers, _NOT_SENT_ON)
-    if api_key is not None:
-        passed = [header for header in passed if header[0] != b"authorization"]
-        passed.append((b"authorization", f"Bearer {api_key}".encode()))
-    return passed
+class Passing:
+    """Which of a client's headers go on to backends, by the rules of one fleet file."""
+
+    def __init__(self, options: Security) -> None:
+        self._authorization = options.pass_authorization
+        self._not_sent_on = _NOT_SENT_ON if options.pass_forwarded else _NOT_SENT_ON | _FORWARDED
+        self._without_credentials = self._not_sent_on | _CREDENTIALS
+        self._prefixes = (OWN_PREFIX,) if options.pass_forwarded else (OWN_PREFIX, _FORWARDED_PREFIX)
+
+    def request_headers(self, headers: Headers, api_key: str | None, *, keyed: bool) -> Headers:
+        """The client's headers as they go to a backend; `api_key`, if the backend has one, replaces the client's.
+
+        `keyed`: the router asked for a key itself, so that what the client sent was meant for it alone, unless the
+        fleet file says otherwise.
+        """
+        passes = self._authorization if self._authorization is not None else not keyed
+        if passes and api_key is None:
+            return _end_to_end(headers, self._not_sent_on, self._prefixes)
+        passed = _end_to_end(headers, self._without_credentials, self._prefixes)
+        if api_key is not None:
+            passed.append((b"authorization", b"Bearer " + api_key.encode()))
+        return passed
 
 
 def response_headers(headers: Headers) -> Headers:
     """A backend's headers as they go to the client; whoever writes the body says how long it is."""
-    return _end_to_end(headers, _NOT_PASSED_ON)
+    return _end_to_end(headers, _NOT_PASSED_ON, (OWN_PREFIX,))
 
 
 def decision_headers(rid: str, arm: str, backend: str, reason: str, predicted_tbt_ms: float | None) -> Headers:
@@ -56,12 +78,13 @@ def decision_headers(rid: str, arm: str, backend: str, reason: str, predicted_tb
     return headers
 
 
-def _end_to_end(headers: Headers, dropped: frozenset[bytes]) -> Headers:
-    """Without those dropped, those that `Connection` names, and those that only this router may set."""
+def _end_to_end(headers: Headers, dropped: frozenset[bytes], prefixes: tuple[bytes, ...]) -> Headers:
+    """Without those dropped by name or by prefix, and those that `Connection` names."""
     named = [value for name, value in headers if name == b"connection"]
     if named:
-        dropped = dropped.union(token.strip().lower() for value in named for token in value.split(b","))
-    return [header for header in headers if header[0] not in dropped and not header[0].startswith(OWN_PREFIX)]
+        tokens = {token.strip().lower() for value in named for token in value.split(b",")}
+        dropped = dropped | (tokens - _NOT_HOP_BY_HOP)
+    return [header for header in headers if header[0] not in dropped and not header[0].startswith(prefixes)]
 
 
 def _line(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Whether a backend may get requests: a state machine without I/O.
+"""Whether a backend is fit for requests by what it says of itself and how requests fare: a state machine without I/O.
 
     unavailable ──poll answers, identity right──▶ available
          ▲                                           │ failures in a row ≥ limit, of polls and traffic together
@@ -6,7 +6,8 @@
     any state   ──poll answers, identity wrong──▶ quarantined ──identity right──▶ available
 
 The identity is due for a check at the start, and again after any sign that the server was restarted: a failure, or
-counters that went backwards.
+counters that went backwards. (The watch looks at it now and then besides.) A backend that is available here may be kept
+from requests all the same, by its circuit breaker (`breaker`) or because its peers do better (`outliers`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ class State(StrEnum):
     AVAILABLE = "available"
     UNAVAILABLE = "unavailable"
     QUARANTINED = "quarantined"
-    """It answers, but runs another arm than the fleet file says."""
+    """It answers, but runs another arm than the fleet file says, or another model than before."""
+    TRIPPED = "tripped"
+    """It answers polls, but its circuit breaker is open."""
+    EJECTED = "ejected"
+    """It answers, but so much worse than its peers that it is left out for a while."""
 
 
 class BackendHealth:

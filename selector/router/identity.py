@@ -1,7 +1,8 @@
 """Whether the server behind a URL is the one the fleet file says: its `/server_info` against the arm of the profile.
 
-A server that runs another arm is priced and accepted wrongly without any sign of it, so the router quarantines it.
-Smaller limits, another model name or release are differences that a person should see.
+A server that runs another arm is priced and accepted wrongly without any sign of it, so the router quarantines it; and
+one that came back with another model than it had. Smaller limits, another name of the model from the start (names are
+free to choose) or another release are differences that a person should see.
 
 Field names are those of SGLang 0.5.17 to 0.5.23. A field that a server leaves out proves nothing and is not compared,
 but for the algorithm: a server that names none does not speculate.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from selector.core.policy import BackendSpec
 from selector.files.arm import VERIFY_BUDGET
 from selector.files.profile import NO_DRAFTER, Arm, Profile
+from selector.router.loads import ServerFacts
 
 ServerInfo = Mapping[str, object]
 
@@ -63,7 +65,7 @@ def deployment_mismatches(info: ServerInfo, spec: BackendSpec, profile: Profile)
     """Differences of the same arm: model name, limits below the fleet file's, tensor parallel size, release, or
     verify budgets that it would take and ignore."""
     found = []
-    names = {str(info[key]).rstrip("/").rpartition("/")[2] for key in _NAME_FIELDS if info.get(key) is not None}
+    names = {_last_part(str(info[key])) for key in _NAME_FIELDS if info.get(key) is not None}
     if names and profile.target.name.lower() not in {name.lower() for name in names}:
         found.append(Mismatch(field="served_model_name", expected=profile.target.name, found=sorted(names)))
     limits = {
@@ -87,6 +89,25 @@ def deployment_mismatches(info: ServerInfo, spec: BackendSpec, profile: Profile)
     return tuple(found)
 
 
+def model_change(before: ServerFacts | None, now: ServerFacts, target: str) -> str | None:
+    """How the model differs from the one that the same backend served `before`; `None` if it does not.
+
+    A server that calls its model by the target's name serves the target, under whatever path.
+    """
+    if before is None or target.lower() in {_last_part(name).lower() for name in _names(now)}:
+        return None
+    pairs = (
+        ("served_model_name", before.served_model_name, now.served_model_name),
+        ("model_path", before.model_path, now.model_path),
+    )
+    changed = [
+        Mismatch(field=field, expected=was, found=found)
+        for field, was, found in pairs
+        if was is not None and found is not None and found != was
+    ]
+    return f"another model: {', '.join(map(str, changed))}" if changed else None
+
+
 def profiled_release(profile: Profile) -> str | None:
     """The SGLang release whose steps were measured, when all cells come from one."""
     engines = {profile.provenance[cell.provenance].engine for arm in profile.arms.values() for cell in arm.cells}
@@ -94,6 +115,14 @@ def profiled_release(profile: Profile) -> str | None:
         return None
     name, _, release = (engines.pop() or "").partition(" ")
     return release if name == "sglang" and release else None
+
+
+def _names(facts: ServerFacts) -> list[str]:
+    return [name for name in (facts.served_model_name, facts.model_path) if name is not None]
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2]
 
 
 def _canonical(algorithm: str) -> str:

@@ -14,6 +14,7 @@ up to the counter's own step (0.1 s), so intervals should be much longer. Sums a
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
@@ -62,15 +63,17 @@ class Meter:
 class Meters:
     """All of a fleet's. `run` until it is cancelled, then `close`."""
 
-    def __init__(self, options: Energy, books: Books, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds since the router started."""
+    def __init__(self, options: Energy, books: Books, clock: Callable[[], float], tls: ssl.SSLContext) -> None:
+        """`clock` gives seconds since the router started; `tls` verifies meters with an `https://` address."""
         self.meters: Sequence[Meter] = [Meter(url) for url in dict.fromkeys(options.urls)]
         self._options = options
         self._books = books
         self._clock = clock
         self._fleet_gpus = frozenset(books.gpus)
         self._session = aiohttp.ClientSession(
-            cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(total=options.poll_timeout_s)
+            connector=aiohttp.TCPConnector(ssl=tls),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=options.poll_timeout_s),
         )
 
     async def close(self) -> None:

@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from selector.core.types import Finish, Outcome, RequestView
+from selector.router.retries import Denied
 
 _TBT_BUCKETS_S = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
 _TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
@@ -20,7 +21,7 @@ _KIND = re.compile(r"[^\d:;,(]*")
 _PREFIX = "drafter_selector_"
 
 Reading = Callable[[], float]
-_Labelled = TypeVar("_Labelled", Counter, Histogram)
+_Labelled = TypeVar("_Labelled", Counter, Gauge, Histogram)
 _Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 
@@ -48,6 +49,9 @@ class RouterMetrics:
             "tbt_prediction_ratio", "Time between tokens over what the policy predicted.", "arm", _RATIO_BUCKETS
         )
         self._retries = self._counter("retries", "Requests taken back before the first byte.", ["backend"])
+        self.retries_denied = self._counter("retries_denied", "Requests not sent again, by why.", ["why"])
+        for why in Denied:
+            self.retries_denied.labels(why.value)  # 0 is a value, and an alert needs it
         self._state_changes = self._counter(
             "backend_state_changes", "Times a backend became available or not.", ["backend", "available"]
         )
@@ -68,6 +72,12 @@ class RouterMetrics:
         )
         self.upstream_errors = self._counter("upstream_errors", "Failures of backends under requests.", ["backend"])
         self.refused_requests = self._counter("refused_requests", "Requests that the router answered.", ["status"])
+        self._key_requests = self._counter(
+            "key_requests", "Requests by whose key they came with and what became of them.", ["holder", "result"]
+        )
+        self._key_in_flight = self._gauge(
+            "key_in_flight_requests", "Requests that a holder of a key has under way.", ["holder"]
+        )
         self.refused_rates = self._counter("refused_accept_rates", "Accept rates outside 0 to 1.", [])
 
     def decided(self, arm: str | None, reason: str) -> None:
@@ -98,6 +108,14 @@ class RouterMetrics:
     def retried(self, backend: str) -> None:
         """A request was taken back from a backend before its first byte."""
         self._of(self._retries, backend).inc()
+
+    def keyed(self, holder: str, result: str) -> None:
+        """A request came with a key: admitted, forbidden, or over a limit (limited)."""
+        self._of(self._key_requests, holder, result).inc()
+
+    def key_in_flight(self, holder: str) -> Gauge:
+        """Where the requests that a holder has under way are counted."""
+        return self._of(self._key_in_flight, holder)
 
     def availability_changed(self, backend: str, available: bool) -> None:
         """A backend gets requests from now on, or none."""
@@ -141,12 +159,19 @@ class RouterMetrics:
         """A counter that somebody else keeps, read at each scrape."""
         self._readings.add(CounterMetricFamily, name, text, value, labels)
 
+    def forget_readings(self) -> None:
+        """What is read at a scrape is connected anew; what is counted stays."""
+        self._readings.clear()
+
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, text: str, labels: Iterable[str]) -> Counter:
         return Counter(_PREFIX + name, text, list(labels), registry=self._registry)
+
+    def _gauge(self, name: str, text: str, labels: Iterable[str]) -> Gauge:
+        return Gauge(_PREFIX + name, text, list(labels), registry=self._registry)
 
     def _histogram(self, name: str, text: str, label: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(_PREFIX + name, text, [label], buckets=buckets, registry=self._registry)
@@ -168,6 +193,9 @@ class _Readings(Collector):
 
     def add(self, family: _Family, name: str, text: str, value: Reading, labels: Mapping[str, str]) -> None:
         self._families.setdefault(name, (family, text, []))[2].append((labels, value))
+
+    def clear(self) -> None:
+        self._families.clear()
 
     def collect(self) -> Iterator[Metric]:
         for name, (family, text, values) in self._families.items():

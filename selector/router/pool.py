@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 from collections import deque
 
 from selector.router.exchange import Exchange
+from selector.router.tcp import prepare
 
 KEEP_IDLE_S = 3.0
 """Less than the 5 s after which SGLang closes an idle connection: a request must not meet the closing."""
@@ -117,10 +117,7 @@ class ConnectionPool:
             )
         self._all.add(connection)
         with contextlib.suppress(OSError):
-            raw = transport.get_extra_info("socket")
-            # Nothing is held back until it fills a segment: a token is worth more than a packet.
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            prepare(transport.get_extra_info("socket"))
         return connection
 
     def give_back(self, connection: Connection) -> None:

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import aiohttp
 import orjson
 
+from selector.files.adaptivecheck import schedule_trouble
 from selector.files.fleet import Backend, LoadedFleet
 from selector.files.fleetcheck import Finding, Level
+from selector.files.trust import trust
 from selector.router.identity import arm_mismatches, deployment_mismatches
 
 
@@ -37,10 +39,11 @@ class _Unusable(Exception):
 
 
 async def probe_fleet(loaded: LoadedFleet, environ: Mapping[str, str] = os.environ) -> tuple[Probe, ...]:
-    """Probes all backends at once; the answers are in the fleet's order."""
+    """Probes all backends at once; the answers are in the fleet's order. Raises `FleetError` for a bad `ca_file`."""
     router = loaded.fleet.router
     timeout = aiohttp.ClientTimeout(total=router.poll_timeout_s, connect=router.connect_timeout_s)
-    async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
+    connector = aiohttp.TCPConnector(ssl=trust(loaded.fleet, loaded.where))
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session, asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(_probe(session, loaded, index, environ)) for index in range(len(loaded.fleet.backends))
         ]
@@ -70,6 +73,9 @@ async def _probe(session: aiohttp.ClientSession, loaded: LoadedFleet, index: int
         report("error", f"does not run {backend.arm}: {mismatch}", "start it as check --launch-commands prints")
     for mismatch in deployment_mismatches(info, spec, profile):
         report("warning", str(mismatch), "predictions assume the fleet file and the profile: adapt one of them")
+    trouble = schedule_trouble(loaded, index, info)
+    if trouble is not None:
+        report("warning", *trouble)
     ranks = loads.get("loads")
     if not isinstance(ranks, list) or not all(isinstance(rank, Mapping) for rank in ranks):
         report("error", "answers /v1/loads without a list of loads", "run an SGLang release that has it")
@@ -106,12 +112,18 @@ async def _get(session: aiohttp.ClientSession, backend: Backend, path: str, envi
     key = environ.get(backend.api_key_env) if backend.api_key_env else None
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        async with session.get(f"{backend.url}{path}", headers=headers) as response:
+        async with session.get(f"{backend.url}{path}", headers=headers, allow_redirects=False) as response:
             body = await response.read()
             status = response.status
     except TimeoutError:
         raise _Unusable(
             f"did not answer {path} in time", "see whether it is still starting, or raise the time limits"
+        ) from None
+    except aiohttp.ClientConnectorCertificateError as failed:
+        why = failed.certificate_error
+        raise _Unusable(
+            f"has a certificate that is refused ({getattr(why, 'verify_message', why)})",
+            "name whom to trust in security.ca_file, and the server by a name in its certificate",
         ) from None
     except aiohttp.ClientError as failed:
         raise _Unusable(

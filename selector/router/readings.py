@@ -6,6 +6,7 @@ import math
 
 from selector import __version__
 from selector.router.acceptancereport import read_acceptance_metrics
+from selector.router.breaker import Circuit
 from selector.router.health import State
 from selector.router.meters import Meter
 from selector.router.state import RouterState
@@ -22,6 +23,10 @@ def read_by_metrics(state: RouterState) -> None:
     read_acceptance_metrics(metrics, controller.context.acceptance, state.snapshots, state.sharing)
     _read_corrections(state)
     _read_meters(state)
+    budget = state.retries.budget
+    metrics.read_gauge("retry_budget_requests", "Retries that there are.", lambda: budget.left(state.now_s()))
+    for result, count in (("done", lambda: state.reloads.done), ("refused", lambda: state.reloads.refused)):
+        metrics.read_counter("config_reloads", "Configurations taken over, or refused.", count, result=result)
     log = state.log
     if log is not None:
         metrics.read_counter("decision_log_dropped_lines", "Lines that were not written.", lambda: log.dropped)
@@ -39,7 +44,7 @@ def _read_backends(state: RouterState) -> None:
             return tracker.foreign(name)
 
         def available(name: str = name) -> float:
-            return float(state.watch.backends[name].health.state is State.AVAILABLE)
+            return float(state.watch.backends[name].state is State.AVAILABLE)
 
         metrics.read_gauge("in_flight_requests", "Requests on a backend.", in_flight, **labels)
         metrics.read_gauge("foreign_requests", "Requests on a backend that others sent.", foreign, **labels)
@@ -51,10 +56,27 @@ def _read_backends(state: RouterState) -> None:
                     return tracker.settings(name)[knob]
 
                 metrics.read_gauge("live_setting", "A live setting in force.", in_force, **labels, setting=knob)
+
+        def openings(name: str = name) -> float:
+            return state.watch.backends[name].breaker.openings
+
+        def ejections(name: str = name) -> float:
+            return state.watch.outliers.counts[name]
+
+        metrics.read_counter("breaker_openings", "Times a circuit breaker opened.", openings, **labels)
+        metrics.read_counter("outlier_ejections", "Times a backend was left out for its peers.", ejections, **labels)
+        for circuit in Circuit:
+
+            def is_in(name: str = name, circuit: Circuit = circuit) -> float:
+                return float(state.watch.backends[name].breaker.circuit is circuit)
+
+            metrics.read_gauge(
+                "breaker_state", "1 for the state a circuit breaker is in.", is_in, **labels, circuit=circuit.value
+            )
         for wanted in State:
 
             def is_so(name: str = name, wanted: State = wanted) -> float:
-                return float(state.watch.backends[name].health.state is wanted)
+                return float(state.watch.backends[name].state is wanted)
 
             metrics.read_gauge("backend_state", "1 for the state a backend is in.", is_so, **labels, state=wanted.value)
 

@@ -1,11 +1,11 @@
 """The data path: a request to a backend, its answer back, byte for byte.
 
     read ──▶ place ──▶ send on ──▶ head of the answer ──▶ body, event by event ──▶ end
-               ▲           │ fails before the first byte: retract
+               ▲           │ fails before the first byte: retract, pause (`retries`),
                └───────────┘ and place again among the backends not tried yet
 
-After the first byte of an answer nothing is retried. Whatever happens, the flight ends exactly once, and the backend's
-connection is closed as soon as its answer is of no use.
+After the first byte of an answer nothing is retried, nor what a backend may have begun and must not do twice. Whatever
+happens, the flight ends exactly once, and the backend's connection is closed as soon as its answer is of no use.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from selector.core.types import Finish
-from selector.errors import UpstreamError
+from selector.errors import UnreachedError, UpstreamError
 from selector.router.additions import Additions, additions_for, answer_for, body_with
 from selector.router.answers import RETRY_SOON, RefusedRequest, broken_stream
 from selector.router.answerstream import AnswerStream
 from selector.router.client import Client, Incoming, header_texts, refuse
 from selector.router.dispatch import Dispatcher, Flight
 from selector.router.exchange import Exchange
-from selector.router.headers import request_headers, response_headers
+from selector.router.headers import Passing, response_headers
 from selector.router.metrics import RouterMetrics
 from selector.router.request import ClientRequest, RequestReader
+from selector.router.retries import Denied, Retries
 from selector.router.upstream import Upstream
 from selector.router.watch import FleetWatch
 
@@ -47,9 +48,12 @@ class Relay:
         reader: RequestReader,
         metrics: RouterMetrics,
         clock: Callable[[], float],
+        retries: Retries,
+        passing: Passing,
         tracing: Tracing | None = None,
     ) -> None:
-        """`clock` gives seconds since the router started."""
+        """`clock` gives seconds since the router started; `passing` says which headers go on."""
+        self._passing = passing
         self._tracing = tracing
         self._upstreams = upstreams
         self._dispatcher = dispatcher
@@ -57,6 +61,9 @@ class Relay:
         self._reader = reader
         self._metrics = metrics
         self._clock = clock
+        self.retries = retries
+        self.successor: Relay | None = None
+        """The relay of another configuration, which serves instead of this one."""
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -88,16 +95,29 @@ class Relay:
     def _read(self, incoming: Incoming) -> ClientRequest:
         body, incoming.body = incoming.body, b""
         headers = header_texts(incoming.headers)
-        return self._reader.read(incoming.route, headers, body, request_id=token_hex(16), arrival_s=self._clock())
+        return self._reader.read(
+            incoming.route,
+            headers,
+            body,
+            incoming.lease.default_class,
+            request_id=token_hex(16),
+            arrival_s=self._clock(),
+        )
 
     async def _deliver(self, request: ClientRequest, incoming: Incoming, client: Client) -> None:
         tried: set[str] = set()
         delivered = False
         trace = incoming.trace
         place = self._dispatcher.place if trace is None else trace.deciding(self._dispatcher.place)
+        self.retries.requested(self._clock())
         while not delivered:
+            if self.successor is not None:
+                # Where it goes, first or next, is for the configuration that is in force by now.
+                await self.successor._deliver(request, incoming, client)
+                return
             flight = place(request, tried)
             tried.add(flight.backend)
+            self._watch.sent(flight.backend)
             try:
                 delivered = await self._deliver_from(flight, tried, incoming, client)
             except asyncio.CancelledError:
@@ -107,6 +127,7 @@ class Relay:
             finally:
                 # Only an error of the router itself leaves a flight open.
                 self._dispatcher.end(flight, Finish.FAILED)
+                self._watch.left(flight.backend)
                 if trace is not None:
                     trace.left(flight, delivered=delivered)
 
@@ -114,9 +135,14 @@ class Relay:
         """Whether the client got its answer; if not, the flight is retracted and there is another backend to try."""
         request, upstream = flight.request, self._upstreams[flight.backend]
         facts = self._watch.backends[flight.backend].facts
-        additions = additions_for(request, spec_details=facts.spec_details, usage_by_default=facts.usage_by_default)
+        additions = additions_for(
+            request,
+            spec_details=facts.spec_details,
+            usage_by_default=facts.usage_by_default,
+            takes_tbt_target=upstream.takes_tbt_target,
+        )
         path = request.route.path.encode()
-        headers = request_headers(incoming.headers, upstream.api_key)
+        headers = self._passing.request_headers(incoming.headers, upstream.api_key, keyed=incoming.lease.keyed)
         if incoming.trace is not None:
             headers = incoming.trace.asking(flight, upstream.url + request.route.path, headers)
         try:
@@ -128,8 +154,8 @@ class Relay:
             )
         except UpstreamError as failed:
             self._backend_failed(flight, str(failed))
-            if self._dispatcher.has_place(request, tried):
-                self._dispatcher.retract(flight, str(failed))
+            safe = request.repeatable or isinstance(failed, UnreachedError)
+            if await self._retracted(flight, tried, str(failed), safe=safe):
                 return False
             self._dispatcher.end(flight, Finish.FAILED)
             message = f"backend {flight.backend} failed: {failed}"
@@ -137,9 +163,8 @@ class Relay:
         if incoming.trace is not None:
             incoming.trace.answered(answer.status)
         try:
-            if answer.status == 503 and self._dispatcher.has_place(request, tried):
-                # Its queue is full, or it is going down: neither has produced anything.
-                self._dispatcher.retract(flight, "answered 503")
+            # Its queue is full, or it is going down: neither has produced anything.
+            if answer.status == 503 and await self._retracted(flight, tried, "answered 503", safe=True):
                 return False
             # From here on nothing is sent again: an answer may take long, and what was asked is not kept for it.
             request.release()
@@ -150,6 +175,22 @@ class Relay:
                 await self._pass_on_whole(flight, answer, additions, client)
         finally:
             answer.close()
+        return True
+
+    async def _retracted(self, flight: Flight, tried: set[str], why: str, *, safe: bool) -> bool:
+        """Takes the request back, to be placed again after a pause; or says in the metrics why it is not."""
+        pause_s: float | Denied
+        if not self._dispatcher.has_place(flight.request, tried):
+            pause_s = Denied.NO_BACKEND
+        elif not safe:
+            pause_s = Denied.UNSAFE
+        else:
+            pause_s = self.retries.ask(len(tried) - 1, self._clock())
+        if isinstance(pause_s, Denied):
+            self._metrics.retries_denied.labels(pause_s.value).inc()
+            return False
+        self._dispatcher.retract(flight, why)
+        await asyncio.sleep(pause_s)
         return True
 
     async def _pass_on_stream(self, flight: Flight, answer: Exchange, additions: Additions, client: Client) -> None:
@@ -173,8 +214,10 @@ class Relay:
             self._backend_failed(flight, broke)
             message = f"backend {flight.backend} failed in the middle of the answer: {broke}"
             last += broken_stream(flight.request.route.dialect, message)
-        else:
+        elif flight.observer.error is None:
             self._watch.traffic_succeeded(flight.backend)
+        else:
+            self._watch.traffic_faulted(flight.backend)
         if last:
             client.piece(last)
         self._dispatcher.end(flight, _streamed(flight))
@@ -190,10 +233,14 @@ class Relay:
             raise RefusedRequest(502, message, headers=flight.headers) from None
         if answer.status < 500:
             self._watch.traffic_succeeded(flight.backend)
+        elif answer.status != 503:  # a full queue is no fault
+            self._watch.traffic_faulted(flight.backend)
         if answer.status < 400:
             flight.observer.answer(body, self._clock())
             body = answer_for(body, additions, flight.observer.spec)
         headers = response_headers(answer.headers) + flight.headers
+        if answer.status == 503 and all(name != b"retry-after" for name, _ in headers):
+            headers.append(RETRY_SOON)
         self._dispatcher.end(flight, _answered(answer.status))
         client.whole(answer.status, headers, body)
 

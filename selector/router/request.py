@@ -60,6 +60,8 @@ class ClientRequest:
     """Whether the client asked for anything in SGLang's extension chunk."""
     given_rids: tuple[str, ...] = ()
     """What the client named it."""
+    repeatable: bool = True
+    """Doing it twice is the same as once: nothing of it outlasts its answer."""
 
     @property
     def rids(self) -> tuple[str, ...]:
@@ -88,12 +90,22 @@ class RequestReader:
         self._text_model = shipped_text_model()
 
     def read(
-        self, route: Route, headers: Mapping[str, str], body: bytes, *, request_id: str, arrival_s: float
+        self,
+        route: Route,
+        headers: Mapping[str, str],
+        body: bytes,
+        default_class: str | None = None,
+        *,
+        request_id: str,
+        arrival_s: float,
     ) -> ClientRequest:
-        """The request. Raises `RefusedRequest` (400) for a header or body that cannot be used."""
+        """The request; without a class of its own it is of `default_class`, or else of the fleet's.
+
+        Raises `RefusedRequest` (400) for a header or body that cannot be used.
+        """
         if not route.generates:
             return ClientRequest(id=request_id, route=route, body=body, arrival_s=arrival_s, fields={}, view=None)
-        slo_class = self._slo_class(headers)
+        slo_class = self._slo_class(headers, default_class)
         target_ms = _target_ms(headers)
         trusted_type = self._text_type(headers)
         fields = _parsed(body)
@@ -135,12 +147,14 @@ class RequestReader:
             wants_sglext=any(fields.get(name) for name in _SGLEXT_FIELDS)
             or any(name.startswith("x-sglext-") for name in headers),
             given_rids=_given_rids(fields),
+            # Work in the background goes on after its answer, and nobody would know of the first one.
+            repeatable=not (route.dialect is Dialect.RESPONSES and fields.get("background")),
         )
 
-    def _slo_class(self, headers: Mapping[str, str]) -> str:
+    def _slo_class(self, headers: Mapping[str, str], default_class: str | None) -> str:
         slo_class = headers.get(CLASS_HEADER)
         if slo_class is None:
-            return self._slo.default_class
+            return default_class or self._slo.default_class
         known = sorted(self._slo.classes) or [self._slo.default_class]
         if slo_class not in known:
             raise _bad_header(CLASS_HEADER, slo_class, f"one of {', '.join(known)}")

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from selector.files.decision_log import PolicyRecord
 from selector.files.decision_log_writer import DecisionLogWriter
+from selector.router.configuration import Reloads
 from selector.router.dispatch import Dispatcher
+from selector.router.keyring import KeyRing
 from selector.router.meters import Meters
 from selector.router.metrics import RouterMetrics
+from selector.router.retries import Retries
 from selector.router.sharing import AcceptanceSharing
 from selector.router.snapshots import AcceptanceSnapshots
 from selector.router.watch import FleetWatch
@@ -25,6 +28,7 @@ class RouterState:
     dispatcher: Dispatcher
     watch: FleetWatch
     metrics: RouterMetrics
+    keys: KeyRing
     log: DecisionLogWriter | None
     snapshots: AcceptanceSnapshots
     sharing: AcceptanceSharing | None
@@ -32,6 +36,8 @@ class RouterState:
     """`None` where no energy is metered."""
     corrects: bool
     """Whether corrections of the cost model are put in force."""
+    reloads: Reloads
+    retries: Retries
     now_s: Callable[[], float]
     """Seconds since the router started."""
     draining: bool = False

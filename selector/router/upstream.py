@@ -19,8 +19,9 @@ import aiohttp
 import orjson
 
 from selector.core.policy import BackendSpec
-from selector.errors import FleetError, UpstreamError
+from selector.errors import FleetError, UnreachedError, UpstreamError
 from selector.files.fleet import Backend, Router
+from selector.files.trust import untrusted
 from selector.router.exchange import Exchange
 from selector.router.pool import KEEP_IDLE_S, Connection, ConnectionPool
 from selector.router.wire import Headers, written_head
@@ -32,14 +33,28 @@ _COPIED_BODY_BYTES = 65_536
 class Upstream:
     """One backend. Belongs to one event loop; `close` it."""
 
-    def __init__(self, backend: Backend, spec: BackendSpec, options: Router, where: str) -> None:
-        """Raises `FleetError` for a backend without a URL, or whose API key is not in the environment."""
+    def __init__(
+        self,
+        backend: Backend,
+        spec: BackendSpec,
+        options: Router,
+        where: str,
+        tls: ssl.SSLContext,
+        *,
+        takes_tbt_target: bool = False,
+    ) -> None:
+        """`tls` verifies certificate and name of a server with an `https://` URL.
+
+        Raises `FleetError` for a backend without a URL, or whose API key is not in the environment.
+        """
         if backend.url is None:
             raise FleetError(f"{where}: backend {backend.name}: url", "is missing", "say where the server listens")
         self.name = backend.name
         self.arm = backend.arm
         self.url = backend.url
         self.spec = spec
+        self.takes_tbt_target = takes_tbt_target
+        """Its engine is told the TBT targets of its requests."""
         self.api_key: str | None = None
         if backend.api_key_env is not None:
             self.api_key = os.environ.get(backend.api_key_env)
@@ -49,19 +64,18 @@ class Upstream:
         self._idle_timeout_s = options.stream_idle_timeout_s
         self._poll_timeout_s = options.poll_timeout_s
         self._first_byte_timeout_s = options.first_byte_timeout_s
-        # httptools and uvloop bring no TLS context of their own: this one verifies certificate and name.
         parts = urlsplit(backend.url)
-        tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._host_header = parts.netloc.rpartition("@")[2].encode("idna" if not parts.netloc.isascii() else "ascii")
+        encrypted = parts.scheme == "https"
+        self._host_header = parts.netloc.encode("ascii" if parts.netloc.isascii() else "idna")
         self._path = parts.path.rstrip("/").encode()
         self._pool = ConnectionPool(
             parts.hostname or "",
-            parts.port or (80 if tls is None else 443),
-            tls=tls,
+            parts.port or (443 if encrypted else 80),
+            tls=tls if encrypted else None,
             connect_timeout_s=options.connect_timeout_s,
         )
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_S),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_S, ssl=tls),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, connect=options.connect_timeout_s),
         )
@@ -74,8 +88,8 @@ class Upstream:
     async def post(self, target: bytes, headers: Headers, body: bytes, *, generating_s: float) -> Exchange:
         """Sends a request and waits for the head of the answer. Raises `UpstreamError` when there is none.
 
-        `target` is path and query. `generating_s` is how long the server may generate before its first byte, on top of
-        the fleet file's limit.
+        An `UnreachedError` says that nothing was sent. `target` is path and query. `generating_s` is how long the
+        server may generate before its first byte, on top of the fleet file's limit.
         """
         own = [(b"host", self._host_header), (b"content-length", b"%d" % len(body))]
         head = written_head(b"POST %b%b HTTP/1.1" % (self._path, target), own + headers)
@@ -98,14 +112,16 @@ class Upstream:
         try:
             return await self._pool.connect()
         except TimeoutError:
-            raise UpstreamError("no connection in time") from None
+            raise UnreachedError("no connection in time") from None
         except socket.gaierror as failed:
-            raise UpstreamError(f"host name not found ({failed.strerror})") from failed
+            raise UnreachedError(f"host name not found ({failed.strerror})") from failed
+        except ssl.SSLCertVerificationError as failed:
+            raise UnreachedError(untrusted(failed)) from failed
         except ssl.SSLError as failed:
-            raise UpstreamError(f"no TLS connection ({failed.reason or failed})") from failed
+            raise UnreachedError(f"no TLS connection ({failed.reason or failed})") from failed
         except OSError as failed:
             why = os.strerror(failed.errno) if failed.errno else str(failed)
-            raise UpstreamError(f"no connection ({why})") from failed
+            raise UnreachedError(f"no connection ({why})") from failed
 
     async def abort(self, body: bytes) -> None:
         """Passes on `/abort_request`. Raises nothing: a backend that cannot be reached runs nothing of ours."""
@@ -113,7 +129,10 @@ class Upstream:
             async with (
                 asyncio.timeout(self._poll_timeout_s),
                 self._session.post(
-                    self.url + "/abort_request", data=body, headers=self._own_headers("application/json")
+                    self.url + "/abort_request",
+                    data=body,
+                    headers=self._own_headers("application/json"),
+                    allow_redirects=False,
                 ) as response,
             ):
                 await response.read()
@@ -195,6 +214,8 @@ def _in_words(failed: BaseException) -> str:
             return "no connection in time"
         case TimeoutError():
             return "no answer in time"
+        case aiohttp.ClientConnectorCertificateError(certificate_error=ssl.SSLCertVerificationError() as refused):
+            return untrusted(refused)
         case aiohttp.ClientConnectorDNSError():
             return f"host name not found ({failed.os_error})"
         case aiohttp.ClientConnectorError():

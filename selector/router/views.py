@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
 from selector.router.corrections import corrections_report, reset
 from selector.router.dashboard import dashboard_page
@@ -16,20 +15,20 @@ from selector.router.state import RouterState
 _NEVER_KEPT = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
-def add_views(app: FastAPI, state: RouterState, json: Callable[..., Response]) -> None:
+def add_views(routes: APIRouter, state: RouterState, json: Callable[..., Response]) -> None:
     """Adds the routes; `json` makes an answer of a document and a status."""
     page, page_headers = dashboard_page()
 
-    @app.get("/")
-    @app.get("/dashboard")
+    @routes.get("/")
+    @routes.get("/dashboard")
     async def dashboard() -> Response:
         return Response(page, media_type="text/html; charset=utf-8", headers=page_headers)
 
-    @app.get("/router/live")
+    @routes.get("/router/live")
     async def live() -> Response:
         return _fresh(json(live_document(state)))
 
-    @app.get("/explain")
+    @routes.get("/explain")
     async def explain(rid: str = Query(default="", max_length=1024)) -> Response:
         """By the name in `x-drafter-selector-rid`, or the client's own `rid`."""
         books, context = state.dispatcher.books, state.dispatcher.controller.context
@@ -40,24 +39,16 @@ def add_views(app: FastAPI, state: RouterState, json: Callable[..., Response]) -
             return _fresh(json({"detail": detail}, 404))
         return _fresh(json(explanation(record, context.acceptance, context.tbt_quantile)))
 
-    @app.get("/router/corrections")
+    @routes.get("/router/corrections")
     async def corrections() -> Response:
         return _fresh(json(corrections_report(state.dispatcher, enabled=state.corrects)))
 
-    @app.post("/router/corrections/reset")
-    async def reset_corrections(request: Request) -> Response:
-        """Back to the profile. Not for pages of other sites."""
-        if not _same_site(request):
-            return json({"detail": "a page of another site may not do this"}, 403)
+    @routes.post("/router/corrections/reset")
+    async def reset_corrections() -> Response:
+        """Back to the profile."""
         return json({"reset": reset(state.dispatcher)})
 
 
 def _fresh(response: Response) -> Response:
     response.headers.update(_NEVER_KEPT)
     return response
-
-
-def _same_site(request: Request) -> bool:
-    """Browsers name the page that a POST comes from; other clients do not."""
-    origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")

@@ -28,6 +28,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "data": (),
     "loadgen": ("core", "files", "data"),
     "cli": ("core", "files", "data", "page", "profiler", "simulator", "emulator", "router", "loadgen"),
+    "engine": ("core", "files"),
 }
 """What each subpackage may import beside itself and the modules at the top of the package."""
 

@@ -7,7 +7,12 @@ per step, the same for every request of the batch. This plugin makes that number
     DRAFTER_SELECTOR_ACCEPT='{"code": 5.28, "conversation": 3.5, "*": 2.0}'
 
 gives each type's mean accept length on this server, the bonus token included; `*` is for all others. A step takes the
-whole number below or above the mean, each request by its own chance, so that the mean is met.
+whole number below or above the mean, each request by its own chance, so that the mean is met. On a server that changes
+its draft depth no one mean is right: there
+
+    DRAFTER_SELECTOR_SURVIVAL='{"code": 0.8, "*": 0.3}'
+
+gives the chance of each draft to be accepted, draft after draft until one is not.
 
 Put this folder on PYTHONPATH (SGLang finds the plugin by its entry point) and set `SGLANG_SIMULATE_ACC_LEN` to a value
 above 0, which switches the engine's simulation on. Written against 0.5.17, tried with 0.5.23. SGLang goes on without a
@@ -22,6 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 VARIABLE = "DRAFTER_SELECTOR_ACCEPT"
+SURVIVAL_VARIABLE = "DRAFTER_SELECTOR_SURVIVAL"
 _EAGLE = "sglang.srt.speculative.spec_utils.generate_simulated_accept_index"
 _DFLASH = "sglang.srt.speculative.dflash_worker_v2.apply_dflash_simulated_acceptance"
 _DSPARK = "sglang.srt.speculative.dspark_components.dspark_verify.TargetVerifyExecutor._simulated_correct_len"
@@ -35,17 +41,19 @@ _WORKERS = {
 }
 
 
-def mean_of(rid: str, lengths: dict[str, float]) -> float:
-    """Mean accept length of the request of that id. Raises `KeyError` for a type without one."""
+def value_of(rid: str, lengths: dict[str, float]) -> float:
+    """Accept length or survival rate of the request of that id. Raises `KeyError` for a type without one."""
     text_type = rid.rpartition("-")[2]
     return lengths[text_type] if text_type in lengths else lengths["*"]
 
 
 class BatchLengths:
-    """The mean accept lengths of the batch that is being verified, row by row, on its device."""
+    """The mean accept lengths, or survival rates, of the batch that is being verified, row by row, on its device."""
 
-    def __init__(self, lengths: dict[str, float]) -> None:
-        self._lengths = lengths
+    def __init__(self, values: dict[str, float], *, survival: bool = False) -> None:
+        """`survival`: the values are the chance of each draft, not the mean length."""
+        self._values = values
+        self._survival = survival
         self._rids: tuple[str, ...] = ()
         self._row: Any = None
 
@@ -62,13 +70,19 @@ class BatchLengths:
         if rows < len(self._rids):
             raise RuntimeError(f"{rows} rows are verified, {len(self._rids)} requests were announced")
         if self._row is None or self._row.shape[0] != rows:
-            means = [min(max(mean_of(rid, self._lengths), 1.0), float(widest)) for rid in self._rids]
-            means += [1.0] * (rows - len(means))  # rows that fill a CUDA graph up: what they take is thrown away
-            self._row = torch.tensor(means, dtype=torch.float32, pin_memory=str(device) != "cpu").to(
+            values = [value_of(rid, self._values) for rid in self._rids]
+            # Rows that fill a CUDA graph up: what they take is thrown away.
+            values += [0.5 if self._survival else 1.0] * (rows - len(values))
+            self._row = torch.tensor(values, dtype=torch.float32, pin_memory=str(device) != "cpu").to(
                 device, non_blocking=True
             )
-        floor = torch.floor(self._row)
-        upper = torch.rand(rows, device=device) < self._row - floor
+        if self._survival:
+            # P(at least k leading drafts survive) = p^k = P(u < p^k), so their number is ⌊ln u / ln p⌋.
+            drafts = torch.floor(torch.log(torch.rand(rows, device=device)) / torch.log(self._row))
+            return (drafts.clamp_(0, widest - 1) + 1).to(torch.int32)
+        means = self._row.clamp(1.0, float(widest))
+        floor = torch.floor(means)
+        upper = torch.rand(rows, device=device) < means - floor
         return (floor + upper).to(torch.int32).clamp_(1, widest)
 
 
@@ -126,12 +140,13 @@ def install() -> None:
 
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    text = os.environ.get(VARIABLE)
+    survival = os.environ.get(SURVIVAL_VARIABLE)
+    text = survival or os.environ.get(VARIABLE)
     algorithm = os.environ.get(f"{VARIABLE}_ALGORITHM") or _flag(sys.argv, "--speculative-algorithm")
     if not text or algorithm is None:
         return
-    lengths = {name: float(value) for name, value in json.loads(text).items()}
-    batch = BatchLengths(lengths)
+    values = {name: float(value) for name, value in json.loads(text).items()}
+    batch = BatchLengths(values, survival=bool(survival))
     if algorithm not in _WORKERS:
         raise RuntimeError(f"{VARIABLE} is set, and accept lengths of {algorithm} cannot be imposed per request")
     HookRegistry.register(f"{_WORKERS[algorithm]}.forward_batch_generation", announcing(batch), HookType.AROUND)

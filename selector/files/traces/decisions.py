@@ -36,6 +36,8 @@ def _read(first: Line, lines: Iterable[Line]) -> Iterator[Item]:
             yield BadRow(line=number, problem=f"{bad.where.removeprefix(': ')} {bad.problem}".strip())
             continue
         if isinstance(event, StartEvent):
+            if event.reloaded:
+                continue
             yield from _unfinished(views)
             run_start_s, views = latest_s, {}
         elif isinstance(event, DecisionEvent):

@@ -186,3 +186,63 @@ def test_a_plan_that_cannot_be_run_is_refused(plan: Path, old: str, new: str, me
     refused = run(plan, "--list")
     assert refused.returncode == 2
     assert message in refused.stderr
+
+
+STAND_IN = """
+[survival]
+code = 0.8
+romansh = 0.3
+
+[arms.eagle3-plugin]
+like = "eagle3-k3"
+takes_tbt_target = true
+env = { DEPTHS = "{here}/depths.json" }
+flags = ["--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "1", "--speculative-adaptive"]
+
+[arms.eagle3-k5]
+like = "eagle3-k3"
+draft_steps = 5
+flags = ["--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "5"]
+"""
+
+
+def test_an_arm_that_no_profile_has_is_served_with_the_costs_of_another(plan: Path) -> None:
+    fleet, file = plan / "fleet.toml", plan / "plan.toml"
+    fleet.write_text(fleet.read_text().replace('"dspark-8"', '"eagle3-plugin"'))
+    file.write_text(PLAN.format(policies='["static:eagle3-plugin"]').replace("\n[servers]", STAND_IN + "\n[servers]"))
+    ran = run(plan, "--emulate")
+    assert ran.returncode == 0, ran.stderr
+    [row] = rows(plan)
+    assert row["live"]["failed"] == 0 and row["live"]["requests"] == row["requests_sent"] > 0
+    profile = json.loads((plan / "out" / "fleet" / "profile-0.json").read_text())
+    arms = profile["arms"]
+    assert arms["eagle3-plugin"]["takes_tbt_target"] is True
+    assert arms["eagle3-plugin"]["launch"]["env"] == {"DEPTHS": f"{plan.resolve()}/depths.json"}
+    assert "draft_steps" not in arms["eagle3-plugin"]
+    assert (arms["eagle3-k5"]["draft_steps"], arms["eagle3-k5"]["verify_tokens"]) == (5, 6)
+    kinds = {profile["provenance"][cell["provenance"]]["kind"] for cell in arms["eagle3-plugin"]["cells"]}
+    assert kinds == {"assumed"}
+    # One chance per draft gives every arm the length of its depth.
+    lengths = [arms[arm]["acceptance"]["code"]["mean"] for arm in ("eagle3-k1", "eagle3-k3", "eagle3-k5")]
+    assert lengths == pytest.approx([1.8, 2.952, 3.68928])
+
+
+def test_the_ramp_of_depths_names_servers_that_can_be_started(tmp_path: Path) -> None:
+    command = [sys.executable, LIVE / "run.py", "--plan", LIVE / "ramp.toml", "--out", tmp_path, "--list"]
+    listed = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    assert listed.returncode == 0, listed.stderr
+    ramp = [line for line in listed.stdout.splitlines() if "| 1 to 64 and back | conversation |" in line]
+    arms = [line.rpartition("static:")[2] for line in ramp]
+    assert arms == [
+        *("none", "eagle3-k1", "eagle3-k3", "eagle3-k5"),
+        *("eagle3-adaptive", "eagle3-exported", "eagle3-plugin"),
+    ]
+    for fleet in ("depth-fixed", "depth-adaptive"):
+        profile = json.loads((tmp_path / fleet / "profile-0.json").read_text())
+        words = [
+            word
+            for arm in profile["arms"].values()
+            for word in (*arm["launch"]["flags"], *arm["launch"]["env"].values())
+            if word.startswith("/")
+        ]
+        assert words and all(Path(word).is_file() for word in words)

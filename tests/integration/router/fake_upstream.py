@@ -11,6 +11,7 @@ scripts wait for events.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -112,7 +113,13 @@ Script = Callable[[Exchange], Awaitable[None]]
 class FakeUpstream:
     """See the module. `info` is laid over `SERVER_INFO`."""
 
-    def __init__(self, info: Mapping[str, Any] | None = None, *, script: Script | None = None) -> None:
+    def __init__(
+        self,
+        info: Mapping[str, Any] | None = None,
+        *,
+        script: Script | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.info: dict[str, Any] = {**SERVER_INFO, **(info or {})}
         self.models: object = {"object": "list", "data": [{"id": "Made-Up-8B"}]}
         self.loads: object = {"version": "0.5.23", "loads": [dict(IDLE_LOAD)]}
@@ -122,6 +129,7 @@ class FakeUpstream:
         self.aborts: list[bytes] = []
         self.polls = 0
         self.port = 0
+        self._tls = tls
         self._polls = asyncio.Condition()
         self._arrived: asyncio.Queue[Exchange] = asyncio.Queue()
         self._connections: set[asyncio.StreamWriter] = set()
@@ -129,7 +137,7 @@ class FakeUpstream:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}" if self._tls is None else f"https://localhost:{self.port}"
 
     async def __aenter__(self) -> Self:
         await self.listen()
@@ -148,7 +156,9 @@ class FakeUpstream:
 
     async def listen(self) -> None:
         """Accepts connections, on the same port as before if it did before."""
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port, reuse_address=True)
+        self._server = await asyncio.start_server(
+            self._connected, "127.0.0.1", self.port, reuse_address=True, ssl=self._tls
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def refuse_connections(self) -> None:

@@ -35,7 +35,7 @@ def finishes(router: RunningRouter) -> list[Finish]:
 
 
 def state_of(router: RunningRouter, backend: str) -> State:
-    return router.state.watch.backends[backend].health.state
+    return router.state.watch.backends[backend].state
 
 
 def in_flight(router: RunningRouter) -> int:
@@ -328,7 +328,7 @@ async def test_a_backend_with_the_wrong_arm_is_quarantined_until_it_has_the_righ
         routed(wrong, good, arms=["eagle3-k3", "none"]) as router,
     ):
         assert state_of(router, "b0") is State.QUARANTINED
-        assert "speculative_algorithm" in (router.state.watch.backends["b0"].health.reason or "")
+        assert "speculative_algorithm" in (router.state.watch.backends["b0"].reason or "")
         async with request(router.url, body=CHAT) as answer:
             assert answer.header("x-drafter-selector-backend") == "b1"
         wrong.info.update(EAGLE3_K3)

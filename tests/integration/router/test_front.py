@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from selector.router.app import RouterApp
 from selector.router.exchange import Exchange as RouterExchange
 from selector.router.front import Front
 from selector.router.pool import ConnectionPool
+from selector.router.tcp import prepare
 from tests.integration.router.fake_upstream import Exchange, FakeUpstream, answering, hanging, streaming
 from tests.integration.router.fuzzing import mutated_requests
 from tests.integration.router.harness import CHAT, DONE, ROLE, chat_stream, delta, routed
@@ -198,6 +200,36 @@ async def test_an_answer_under_way_survives_what_is_sent_ahead_of_its_end() -> N
         assert await reader.read() == b""
 
 
+@pytest.mark.parametrize("begun", [True, False])
+async def test_nonsense_behind_a_request_ends_both_and_is_no_part_of_an_answer(
+    begun: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(exchange: Exchange) -> None:
+        if begun:
+            await exchange.stream_head()
+            await exchange.chunk(ROLE)
+        await exchange.wait_closed()
+
+    async with (
+        FakeUpstream(script=script) as upstream,
+        routed(upstream) as router,
+        connection(router.url) as (reader, writer),
+    ):
+        writer.write(library_request(STREAM))
+        exchange = await upstream.next_exchange()
+        if begun:
+            answer = await answer_from(reader, writer)
+            assert await anext(answer.chunks()) == ROLE
+        writer.write(b"nonsense\r\n\r\n")
+        received = await reader.read()
+        assert received.count(b"HTTP/1.1") == (0 if begun else 1)
+        await exchange.closed.wait()
+        await router.drain()
+        assert (finishes(router), in_flight(router)) == ([Finish.CANCELLED], 0)
+        assert b'refused_requests_total{status="400"} 1.0' in router.state.metrics.render()
+    assert "ASGI" not in caplog.text
+
+
 SMUGGLED = b"POST /generate HTTP/1.1\r\nHost: r\r\nContent-Length: 2\r\n\r\n{}"
 LENGTH = f"Content-Length: {len(BODY)}".encode()
 REFUSED = {
@@ -236,6 +268,20 @@ async def test_a_request_that_two_servers_could_read_differently_is_refused(shap
         assert upstream.seen == []
 
 
+@pytest.mark.parametrize("value", ["close, keep-alive", "keep-alive, close", "keep-alive\r\nConnection: close"])
+async def test_a_client_that_contradicts_itself_about_its_connection_loses_it(value: str) -> None:
+    async with (
+        FakeUpstream(script=answering(200, b"{}")) as upstream,
+        routed(upstream) as router,
+        connection(router.url) as (reader, writer),
+    ):
+        writer.write(request_bytes(PATH, CHAT, {"Connection": value}))
+        answer = await answer_from(reader, writer)
+        assert (answer.status, answer.header("connection"), await answer.body()) == (200, "close", b"{}")
+        assert await reader.read() == b""
+        assert upstream.seen[0].header("connection") is None
+
+
 async def test_a_request_without_a_length_has_no_body_and_hides_none() -> None:
     async with (
         FakeUpstream(script=answering(200, b"{}")) as upstream,
@@ -249,9 +295,10 @@ async def test_a_request_without_a_length_has_no_body_and_hides_none() -> None:
 
 
 @pytest.mark.parametrize("first", [b"POST /generate HTTP/1.1\r\nX: ", b"GET /health HTTP/1.1\r\nX: "])
-async def test_an_endless_head_is_refused(first: bytes) -> None:
+@pytest.mark.parametrize("flood", [b"x" * 70_000, b"\r\nX: y" * 12_000])
+async def test_an_endless_head_is_refused(first: bytes, flood: bytes) -> None:
     async with FakeUpstream() as upstream, routed(upstream) as router, connection(router.url) as (reader, writer):
-        writer.write(first + b"x" * 70_000)
+        writer.write(first + flood)
         answer = await answer_from(reader, writer)
         assert answer.status in (400, 431)
         assert answer.header("connection") == "close"
@@ -295,6 +342,42 @@ async def test_a_client_that_does_not_read_slows_its_backend_and_nobody_else() -
             assert body == total * event + DONE
 
 
+UNFINISHED = {
+    "a plain head": request_bytes(PATH, CHAT)[:60],
+    "a plain body": request_bytes(PATH, CHAT)[:-3],
+    "a head that is not plain": b"GET /v1/models HTTP/1.1\r\nHost: r\r\n",
+    "a body that is not plain": library_request(CHAT)[:-20],
+}
+
+
+@pytest.mark.parametrize("what", UNFINISHED)
+async def test_a_client_that_vanishes_in_the_middle_of_its_request_is_let_go(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("selector.router.listening._KEEP_ALIVE_S", 0)
+    monkeypatch.setattr("selector.router.front.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("selector.router.library.LOOK_EVERY_S", 0.01)
+    async with FakeUpstream() as upstream, routed(upstream) as router, connection(router.url) as (reader, writer):
+        writer.write(UNFINISHED[what])
+        assert await reader.read() == b""
+        assert upstream.seen == []
+
+
+async def test_a_peer_that_vanished_is_noticed_by_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep-alive probes find it when nothing is sent, and unacknowledged data when something is."""
+    raw = socket.socket()
+    try:
+        prepare(raw)
+        assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 20
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 5
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 75_000
+        monkeypatch.delattr(socket, "TCP_USER_TIMEOUT")
+        prepare(raw)
+    finally:
+        raw.close()
+
+
 async def test_a_client_that_closes_its_side_has_left() -> None:
     async with (
         FakeUpstream(script=hanging) as upstream,
@@ -317,6 +400,56 @@ async def test_clients_that_leave_behind_the_library_free_their_backends_too() -
         await exchange.closed.wait()
         await router.drain()
         assert (finishes(router), in_flight(router)) == ([Finish.CANCELLED], 0)
+
+
+@pytest.mark.parametrize("reset", [True, False])
+async def test_a_client_that_leaves_with_several_requests_behind_the_library_frees_the_first_too(reset: bool) -> None:
+    async with FakeUpstream(script=hanging) as upstream, routed(upstream) as router:
+        async with connection(router.url) as (_, writer):
+            raw = writer.transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", reset, 0))
+            writer.write(library_request(STREAM))
+            exchange = await upstream.next_exchange()
+            writer.write(library_request(STREAM))
+            await writer.drain()
+        async with asyncio.timeout(DEADLINE_S):
+            await exchange.closed.wait()
+        await router.drain()
+        assert (finishes(router), in_flight(router)) == ([Finish.CANCELLED], 0)
+
+
+async def test_requests_cut_off_at_the_end_are_no_faults_and_nonsense_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeUpstream(script=hanging) as upstream:
+        async with (
+            routed(upstream, drain_timeout_s=0.01) as router,
+            connection(router.url) as (reader, writer),
+            connection(router.url) as (_, hanging_writer),
+        ):
+            writer.write(b"nonsense\r\n\r\n")
+            assert (await answer_from(reader, writer)).status == 400
+            hanging_writer.write(library_request(STREAM))
+            await upstream.next_exchange()
+            await router.drain()
+            await router.__aexit__(None, None, None)
+        assert [record for record in caplog.records if record.name != "asyncio"] == []
+
+
+async def test_a_client_that_sends_ahead_without_end_is_closed() -> None:
+    async with (
+        FakeUpstream(script=hanging) as upstream,
+        routed(upstream) as router,
+        connection(router.url) as (reader, writer),
+    ):
+        writer.write(16 * library_request(STREAM))
+        exchange = await upstream.next_exchange()
+        assert in_flight(router) == 1
+        writer.write(library_request(STREAM))
+        assert await reader.read() == b""
+        await exchange.closed.wait()
+        await router.drain()
+        assert (finishes(router), in_flight(router), len(upstream.seen)) == ([Finish.CANCELLED], 0, 1)
 
 
 async def test_the_body_is_let_go_once_an_answer_has_begun() -> None:
@@ -378,9 +511,7 @@ async def test_small_packets_are_not_held_back_on_either_side() -> None:
 
     config: Any = SimpleNamespace(timeout_keep_alive=75)
     nothing: Any = None
-    server = await loop.create_server(
-        lambda: Noted(config, ServerState(), {}, relay=nothing, admission=nothing), "127.0.0.1", 0
-    )
+    server = await loop.create_server(lambda: Noted(config, ServerState(), {}, serving=nothing), "127.0.0.1", 0)
     pool = ConnectionPool("127.0.0.1", server.sockets[0].getsockname()[1], tls=None, connect_timeout_s=5.0)
     to_backend = await pool.connect()
     await accepted.wait()

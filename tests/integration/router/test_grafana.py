@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ async def scraped(tmp_path: Path) -> dict[str, set[str]]:
     """Label names by metric, of a router to which everything happened that is counted."""
     spec = sglext(spec_verify_ct=3, spec_num_correct_drafts=5, spec_accept_rate=2.0)
     sent = [*chat_stream("a", "b")[:-2], spec, *chat_stream("a", "b")[-2:]]
+    key = {"Authorization": "Bearer made-up-key"}
     async with (
         FakeMeter("host0:0", "host0:1") as meter,
         FakeUpstream(EAGLE3_K3, script=broken) as failing,
@@ -50,20 +51,27 @@ async def scraped(tmp_path: Path) -> dict[str, set[str]]:
             upstream,
             arms=["eagle3-k3", "eagle3-k3"],
             policy="min_energy",
-            tables_more=f'[energy]\nurls = ["{meter.url}"]\npoll_interval_s = 0.01',
+            tables_more=f'''
+            [energy]
+            urls = ["{meter.url}"]
+            poll_interval_s = 0.01
+            [keys.alice]
+            value = "made-up-key"
+            control = true
+            ''',
             decision_log=tmp_path / "log.jsonl",
         ) as router,
     ):
         await meter.read_afresh()
         for _ in range(8):
-            async with request(router.url, body={**CHAT, "stream": True}) as answer:
+            async with request(router.url, body={**CHAT, "stream": True}, headers=key) as answer:
                 await answer.body()
-        async with request(router.url, body=b"no json") as answer:
+        async with request(router.url, body=b"no json", headers=key) as answer:
             assert answer.status == 400
         meter.draw("host0:0", 100.0, 1.0)
         meter.draw("host0:1", 100.0, 1.0)
         await meter.read_afresh()
-        text = await metrics(router)
+        text = await metrics(router, key)
     async with (
         FakeUpstream(livearms.DSPARK_INFO, script=streaming(*sent)) as live,
         RunningRouter(
@@ -81,8 +89,8 @@ async def scraped(tmp_path: Path) -> dict[str, set[str]]:
     return labels
 
 
-async def metrics(router: RunningRouter) -> str:
-    async with request(router.url, "/metrics", method="GET") as answer:
+async def metrics(router: RunningRouter, headers: Mapping[str, str] | None = None) -> str:
+    async with request(router.url, "/metrics", method="GET", headers=headers) as answer:
         return (await answer.body()).decode()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from selector.cli import main
-from selector.files.decision_log import EndEvent, StartEvent, read_decision_log
+from selector.files.decision_log import PollEvent, StartEvent, read_decision_log
 from selector.files.profile import write_profile
 from tests.integration.router.fake_upstream import Exchange, FakeUpstream, hanging
 from tests.integration.router.harness import CHAT, DONE, ROLE, TARGET, chat_stream, made_up_profile
@@ -110,7 +110,7 @@ async def test_it_says_when_it_is_ready_serves_and_ends_on_sigterm_once_requests
     assert await process.wait() == 0
     events = read_decision_log(log)
     assert isinstance(events[0], StartEvent)
-    assert isinstance(events[-1], EndEvent)
+    assert [event.event for event in events if not isinstance(event, PollEvent)][-1] == "end"
 
 
 async def test_it_says_so_when_it_cuts_requests_off_at_the_drain_timeout(tmp_path: Path) -> None:
@@ -152,6 +152,25 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     assert err == b"serve: ended without waiting for running requests\n"
 
 
+async def test_its_control_port_may_be_a_distance_from_its_port(tmp_path: Path) -> None:
+    # The port that is asked for is free for certain only while nobody else looks for one: it is tried until it is.
+    async with FakeUpstream() as upstream:
+        config = fleet_file(tmp_path, upstream.url)
+        for _ in range(20):
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            async with serve("--config", config, "--port", str(port), "--control-port", "+1") as process:
+                assert process.stdout is not None
+                line = (await process.stdout.readline()).decode()
+                if not line:
+                    continue
+                assert line.startswith(f"ready url=http://127.0.0.1:{port} control=http://127.0.0.1:{port + 1} target=")
+                async with request(f"http://127.0.0.1:{port + 1}", "/metrics", method="GET") as answer:
+                    assert answer.status == 200
+                return
+    raise AssertionError("no two ports in a row were free")
+
+
 @pytest.mark.parametrize(
     ("more", "arm", "options", "complaint"),
     [
@@ -162,6 +181,11 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         ("", "none", ("--host", "203.0.113.1"), "cannot listen there"),
         ("", "none", ("--decision-log", "/dev/null/x"), "cannot be written"),
         ("", "none", ("--decision-log", "FLEET"), "exists and is no decision log"),
+        ("", "none", ("--port", "65000", "--control-port", "+1000"), "--control-port: is +1000, above port 65000"),
+        ("", "none", ("--port", "0", "--control-port", "+1"), "--control-port: is +1, above port 0"),
+        ("", "none", ("--control-host", "203.0.113.1", "--control-port", "0"), "cannot listen there"),
+        ("[keys.alice]\nenv = 'NOT_SET_ANYWHERE'", "none", (), "keys.alice.env: names NOT_SET_ANYWHERE, which is not"),
+        ("[security]\nca_file = 'gone.pem'", "none", (), "security.ca_file: gone.pem cannot be read"),
     ],
 )
 def test_what_cannot_be_used_is_one_line_and_exit_code_2(

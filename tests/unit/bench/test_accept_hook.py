@@ -22,10 +22,10 @@ def hook() -> ModuleType:
 
 def test_the_rid_names_the_type(hook: ModuleType) -> None:
     lengths = {"code": 5.0, "*": 2.0}
-    assert hook.mean_of("001000007-code", lengths) == 5.0
-    assert hook.mean_of("001000007-romansh", lengths) == 2.0
+    assert hook.value_of("001000007-code", lengths) == 5.0
+    assert hook.value_of("001000007-romansh", lengths) == 2.0
     with pytest.raises(KeyError):
-        hook.mean_of("x", {"code": 5.0})
+        hook.value_of("x", {"code": 5.0})
 
 
 def test_a_batch_that_was_not_announced_is_an_error(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

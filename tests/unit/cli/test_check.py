@@ -85,6 +85,10 @@ def test_a_good_file_is_ok(run: Run) -> None:
     lines = out.splitlines()
     assert lines[0].startswith("ok      ") and "2 backend(s) of Qwen3-8B: none, dspark-8" in lines[0]
     assert [line for line in lines if line.startswith("ok      policy ") and "sha256" in line]
+    assert [
+        line for line in lines if line.startswith("ok      faults: up to 3 retries from a budget of 20% of requests")
+    ]
+    assert document(run, FLEET + "\n[faults]\nretries = 0\n")["faults"]["retries"] == 0
     assert [line for line in lines if line.startswith("warning ") and "arms.dspark-8.acceptance" in line]
 
 

@@ -29,7 +29,7 @@ from selector.files.decision_log import (
     read_decision_log,
     runs,
 )
-from selector.files.decision_log_writer import DecisionLogWriter
+from selector.files.decision_log_writer import DecisionLogWriter, LogSection
 
 START = StartEvent(
     wall="2026-01-01T00:00:00.000+00:00",
@@ -218,3 +218,27 @@ def test_a_prompt_has_no_place_in_a_log() -> None:
     assert not {"prompt", "messages", "text", "body"} & set(line["request"])
     with pytest.raises(TypeError):
         encoded("decision", {"request": object()})
+
+
+def test_a_section_waits_for_its_beginning_and_writes_only_outcomes_after_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    writer = DecisionLogWriter(path, START)
+    first = LogSection(writer)
+    second = LogSection(writer, START.model_copy(update={"reloaded": True}))
+    second.write("health", {"t_s": 1.0, "backend": "b0", "available": True, "reason": None})
+    first.write("health", {"t_s": 2.0, "backend": "b0", "available": False, "reason": "down"})
+    first.end()
+    second.begin()
+    first.write("health", {"t_s": 3.0, "backend": "b0", "available": True, "reason": None})
+    first.write("retract", {"t_s": 3.0, "id": "r", "backend": "b0", "why": "x"})
+    second.write("health", {"t_s": 4.0, "backend": "b0", "available": False, "reason": "down"})
+    writer.close()
+    written = [(event.event, getattr(event, "t_s", None)) for event in read_decision_log(path)]
+    assert written == [
+        ("start", None),
+        ("health", 2.0),
+        ("start", None),
+        ("health", 1.0),
+        ("retract", 3.0),
+        ("health", 4.0),
+    ]

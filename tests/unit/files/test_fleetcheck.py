@@ -94,7 +94,7 @@ def test_every_backend_policy_and_address_error_is_listed(fleet: Path) -> None:
     errors = found(examination, "error")
     assert len(errors) == 6
     for part in (
-        "backends[1].url: is 'http://127.0.0.1:5000', where 'b0' already listens",
+        "backends[1].url: is 'http://127.0.0.1:5000', where backend 'b0' already listens",
         "router.port: is 5000, where backend 'b0' already listens",
         "backends[0].arm: 'mtp-k1' is not in profile",
         "backends[1].profile: profile './gone.json'",
@@ -108,7 +108,21 @@ def test_every_backend_policy_and_address_error_is_listed(fleet: Path) -> None:
 def test_the_same_port_of_two_machines_is_no_clash(fleet: Path) -> None:
     urls = ("http://a:5000", "http://b:5000", "https://a")
     parts = [backend(f"b{n}", gpu=f"g:{n}", more=f'url = "{url}"') for n, url in enumerate(urls)]
-    assert examined(fleet, *parts).findings == ()
+    assert found(examined(fleet, *parts), "error") == []
+
+
+def test_the_router_s_own_ports_are_two(fleet: Path) -> None:
+    here = backend("b0", more='url = "http://localhost:5000"')
+    (error,) = found(examined(fleet, here, "[router]\nport = 9\ncontrol_port = 9\n"), "error")
+    assert "router.control_port: is 9, where the router already listens" in error
+    (error,) = found(examined(fleet, here, "[router]\ncontrol_port = 5000\n"), "error")
+    assert "router.control_port: is 5000, where backend 'b0' already listens" in error
+    assert found(examined(fleet, here, "[router]\nport = 0\ncontrol_port = 0\n"), "error") == []
+
+
+def test_who_may_write_a_policy_is_looked_at(fleet: Path, policy: Path) -> None:
+    policy.chmod(0o666)
+    assert ["may be written by everybody" in warning for warning in warnings(fleet, backend("b0"))].count(True) == 2
 
 
 def test_a_policy_is_made_with_the_file_s_parameters(fleet: Path, policy: Path) -> None:
@@ -147,9 +161,10 @@ def test_what_surprises_is_warned_of(fleet: Path) -> None:
         "none can serve requests that need penalties",
         "backends[0].api_key_env: names KEY, which is not set here",
         "b0 have no url",
+        "b1: http to another machine",
     ):
         assert len([warning for warning in found_here if part in warning]) == 1, part
-    assert len(found_here) == 7
+    assert len(found_here) == 8
     assert not [warning for warning in found_here if "secret" in warning]
 
 

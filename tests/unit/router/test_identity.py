@@ -9,7 +9,14 @@ import pytest
 from selector.core.policy import BackendSpec
 from selector.files.fleet import LoadedFleet, parse_fleet
 from selector.files.profile import Arm, Profile, load_profile
-from selector.router.identity import Mismatch, arm_mismatches, deployment_mismatches, profiled_release
+from selector.router.identity import (
+    Mismatch,
+    arm_mismatches,
+    deployment_mismatches,
+    model_change,
+    profiled_release,
+)
+from selector.router.loads import ServerFacts
 from tests import livearms
 
 PROFILE = load_profile("h200__qwen3-8b")
@@ -120,6 +127,24 @@ def test_another_model_is_seen_and_another_path_is_not(spec: BackendSpec) -> Non
     assert served(served_model_name="chat", model_path="/weights/qwen3-8b/") == 0
     assert served(served_model_name="Qwen3-8B", model_path="/model") == 0
     assert served(served_model_name="Llama", model_path="meta/Llama") == 1
+
+
+def test_a_model_that_changed_is_told_from_one_that_only_moved() -> None:
+    def change(before: tuple[str | None, str | None] | None, now: tuple[str | None, str | None]) -> str | None:
+        facts = [
+            None if names is None else ServerFacts(served_model_name=names[0], model_path=names[1])
+            for names in (before, now)
+        ]
+        assert facts[1] is not None
+        return model_change(facts[0], facts[1], "Qwen3-8B")
+
+    assert change(("chat", "/a/llama"), ("chat", "/a/mistral")) == (
+        "another model: model_path is '/a/mistral', expected '/a/llama'"
+    )
+    assert change(("chat", "/a/llama"), ("chat", "/a/llama")) is None
+    assert change(("chat", "/a/llama"), (None, None)) is None  # an older release says less
+    assert change(("chat", "/a/x"), ("chat", "/b/qwen3-8b/")) is None  # the target, wherever it lies
+    assert change(None, ("chat", "/a/llama")) is None  # the first look: a difference that `check` tells of
 
 
 def test_the_profiled_release_needs_one_engine() -> None:

@@ -1,0 +1,143 @@
+"""`export`: files that SGLang and the plugin read, from the shipped profile's measured costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selector import cli
+from selector.files.adaptiveconfig import parse_adaptive_config
+from selector.files.depthfile import load_depth_file, parse_depth_file
+from selector.files.profile import load_profile
+
+PROFILE = "h200__qwen3-8b-sweep"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `drafter-selector export KIND …`; returns exit code, standard output and standard error."""
+    monkeypatch.setattr(cli, "_COMMANDS", ("export",))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def ran(kind: str, *args: object, profile: str = PROFILE) -> tuple[int, str, str]:
+        code = cli.main(["export", kind, "--profile", profile, *map(str, args)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return ran
+
+
+def adaptive(run: Run, *args: object) -> dict[str, Any]:
+    code, out, _ = run("sglang-adaptive", *args)
+    assert code == 0
+    document = json.loads(out)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_the_schedule_is_one_that_the_engine_takes(run: Run) -> None:
+    document = adaptive(run, "--tbt-target-ms", 10, "--text-type", "conversation")
+    for key, tier in document.items():
+        # As SGLang reads it: whole numbers are tiers, of which each has steps; the rest are defaults or nothing.
+        if key.isdigit():
+            assert tier["candidate_steps"]
+            assert all(isinstance(step, int) and step >= 0 for step in tier["candidate_steps"])
+        else:
+            assert key == "drafter_selector"
+    assert "1" in document
+
+
+def test_the_file_says_what_it_expects_and_why(run: Run) -> None:
+    said = adaptive(run, "--tbt-target-ms", 10, "--text-type", "code")["drafter_selector"]
+    assert said["depths_from"] == {"0": "none", "1": "eagle3-k1", "3": "eagle3-k3"}
+    assert "derived" in said["accept_length"]
+    at_64 = next(each for each in said["expected"]["batches"] if each["batch"] == 64)
+    # Measured: 9.22 J a step at depth 3 against 5.26 J without drafting, at accept length 2.95.
+    assert at_64["best_fixed_depth"] == 3
+    assert at_64["j_per_accepted_token"] < 0.6 * at_64["sglang_default_j_per_accepted_token"]
+    assert any("not measured" in note for note in said["notes"])
+    assert said["start_with"] == "--speculative-num-steps 3"
+
+
+def test_expected_energies_are_those_of_the_profile(run: Run) -> None:
+    said = adaptive(run, "--tbt-target-ms", 50, "--accept-length", 3.9, "--accept-band", 0, "--context-tokens", 1_500)[
+        "drafter_selector"
+    ]
+    cost = load_profile(PROFILE).cost("eagle3-k3").step
+    for each in said["expected"]["batches"]:
+        assert each["candidates"] == [3]
+        assert each["j_per_accepted_token"] == pytest.approx(
+            cost.step(each["batch"], 1_500)[1] / (3.9 * each["batch"]), rel=1e-3
+        )
+
+
+def test_depths_between_the_measured_ones_only_when_asked_for(run: Run) -> None:
+    said = adaptive(run, "--tbt-target-ms", 10, "--text-type", "code", "--interpolate")["drafter_selector"]
+    assert said["depths_from"] == {"0": "none", "1": "eagle3-k1", "2": "interpolated", "3": "eagle3-k3"}
+    assert any("depth 2 was not measured" in note for note in said["notes"])
+
+
+def test_an_accept_length_may_be_that_of_another_depth(run: Run) -> None:
+    said = adaptive(run, "--tbt-target-ms", 10, "--accept-length", 1.5, "--accept-depth", 1)["drafter_selector"]
+    assert said["accept_length"].startswith("1.875 at depth 3")  # 1 + 0.5 + 0.25 + 0.125
+
+
+def test_out_is_written_and_the_table_goes_to_standard_error(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "adaptive.json"
+    code, printed, told = run("sglang-adaptive", "--tbt-target-ms", 10, "--text-type", "math", "--out", out)
+    assert (code, printed) == (0, "")
+    assert "J per accepted token" in told
+    assert parse_adaptive_config(out.read_text(), "out")
+
+
+def test_a_target_that_is_missed_is_said_to_be(run: Run) -> None:
+    code, _, told = run("sglang-adaptive", "--tbt-target-ms", 0.5, "--text-type", "math")
+    assert code == 0
+    assert "misses" in told
+
+
+def test_the_plugins_file_holds_costs_survivals_and_target(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "depths.json"
+    code, _, _ = run("depths", "--text-type", "code", "--tbt-target-ms", 12, "--headroom", 0.1, "--out", out)
+    assert code == 0
+    file = load_depth_file(out)
+    assert [each.depth for each in file.depths] == [0, 1, 3]
+    assert file.tbt_target_ms == 12
+    assert file.options.headroom_frac == 0.1
+    assert 1.0 + sum(file.survivals) == pytest.approx(2.9492, abs=1e-3)
+    cost = load_profile(PROFILE).cost("eagle3-k1").step
+    for batch in (1, 20, 64, 100):
+        assert file.table().step(1, batch, 1_200.0) == pytest.approx(cost.step(batch, 1_200.0), rel=1e-4)
+
+
+def test_the_plugins_file_is_plain_json_on_standard_output(run: Run) -> None:
+    code, out, _ = run("depths", "--text-type", "code")
+    assert code == 0
+    assert parse_depth_file(out, "out").tbt_target_ms is None
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (("sglang-adaptive", "--tbt-target-ms", 10, "--text-type", "poetry"), "poetry"),
+        (("sglang-adaptive", "--tbt-target-ms", 10, "--accept-length", 9), "--accept-length"),
+        (("sglang-adaptive", "--tbt-target-ms", 10, "--text-type", "code", "--batches", "1,x"), "--batches"),
+        (("sglang-adaptive", "--tbt-target-ms", 10, "--text-type", "code", "--accept-band", 1.5), "--accept-band"),
+        (("sglang-adaptive", "--tbt-target-ms", 10, "--text-type", "code", "--quantile", 1), "--quantile"),
+        (("sglang-adaptive", "--tbt-target-ms", 10, "--text-type", "code", "--context-tokens", -1), "--context"),
+        (("sglang-adaptive", "--tbt-target-ms", 10, "--text-type", "code", "--accept-depth", 1), "--accept-depth"),
+        (("sglang-adaptive", "--tbt-target-ms", 10, "--text-type", "code", "--algorithm", "DSPARK"), "DSPARK"),
+        (("depths", "--text-type", "code", "--headroom", 1), "--headroom"),
+        (("depths", "--text-type", "code", "--quantile", 0), "--quantile"),
+        (("depths", "--text-type", "code", "--out", "/nowhere/at/all.json"), "/nowhere"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_in_one_line(run: Run, args: tuple[object, ...], named: str) -> None:
+    code, out, told = run(*args)
+    assert (code, out) == (2, "")
+    assert named in told.splitlines()[-1]

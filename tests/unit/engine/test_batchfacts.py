@@ -1,0 +1,113 @@
+"""What is read off a batch: the tightest target and the mean context, anew only when its requests change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+
+from selector.core.targetfield import TARGET_FIELD
+from selector.engine.batchfacts import CHANGED_CONTEXT_EVERY_STEPS, CONTEXT_EVERY_STEPS, BatchFacts, target_in
+
+_NUMBERS = count()
+
+
+@dataclass
+class Params:
+    custom_params: dict[str, Any] | None = None
+
+
+@dataclass
+class Req:
+    """As much of SGLang's as is read."""
+
+    target_ms: object = None
+    prompt: int = 100
+    output_ids: list[int] = field(default_factory=list)
+    rid: str = field(default_factory=lambda: f"r{next(_NUMBERS)}")
+
+    @property
+    def origin_input_ids(self) -> list[int]:
+        return [0] * self.prompt
+
+    @property
+    def sampling_params(self) -> Params:
+        return Params(None if self.target_ms is None else {TARGET_FIELD: self.target_ms, "theirs": 1})
+
+
+def test_the_tightest_target_counts() -> None:
+    facts = BatchFacts(None)
+    facts.update([Req(25.0), Req(), Req(8), Req(12.5)])
+    assert facts.target_ms == 8.0
+
+
+def test_requests_without_a_target_have_the_default() -> None:
+    facts = BatchFacts(10.0)
+    facts.update([Req(25.0), Req()])
+    assert facts.target_ms == 10.0
+    facts.update([Req(25.0), Req(30.0)])
+    assert facts.target_ms == 25.0
+
+
+def test_without_any_target_there_is_no_bound() -> None:
+    facts = BatchFacts(None)
+    facts.update([Req(), Req()])
+    assert facts.target_ms is None
+
+
+@pytest.mark.parametrize("value", ["25", True, 0, -3, float("nan"), float("inf"), [25], None])
+def test_what_is_no_number_of_milliseconds_is_no_target(value: object) -> None:
+    assert target_in({TARGET_FIELD: value}) is None
+
+
+def test_custom_params_that_are_the_clients_alone_have_no_target() -> None:
+    assert target_in({"thinking_budget": 5}) is None
+    assert target_in("text") is None
+
+
+def test_the_context_is_the_mean_over_prompts_and_answers() -> None:
+    facts = BatchFacts(None)
+    facts.update([Req(prompt=100, output_ids=[1] * 20), Req(prompt=300)])
+    assert facts.context_tokens == 210.0
+
+
+def test_the_context_of_the_same_list_is_read_again_only_now_and_then() -> None:
+    facts, requests = BatchFacts(None), [Req(prompt=100)]
+    facts.update(requests)
+    requests[0].output_ids.extend([1] * 50)
+    for _ in range(CONTEXT_EVERY_STEPS - 1):
+        facts.update(requests)
+        assert facts.context_tokens == 100.0
+    facts.update(requests)
+    assert facts.context_tokens == 150.0
+
+
+def test_requests_that_come_and_go_at_every_step_count_in_the_context_soon() -> None:
+    facts = BatchFacts(None)
+    facts.update([Req(prompt=100)])
+    for _ in range(CHANGED_CONTEXT_EVERY_STEPS):
+        facts.update([Req(prompt=700)])
+    assert facts.context_tokens == 700.0
+
+
+def test_a_target_counts_from_the_step_its_request_joins_until_it_leaves() -> None:
+    facts, slow, fast = BatchFacts(None), Req(25.0), Req(8.0)
+    for requests, target_ms in (([slow], 25.0), ([slow, fast], 8.0), ([fast], 8.0), ([slow], 25.0), ([Req()], None)):
+        facts.update(requests)
+        assert facts.target_ms == target_ms
+
+
+def test_targets_of_requests_that_left_are_not_kept_for_ever() -> None:
+    facts = BatchFacts(None)
+    for _ in range(2_000):
+        facts.update([Req(25.0)])
+    assert len(facts._targets_ms) < 300
+
+
+def test_a_batch_that_is_not_known_has_the_default_target_and_the_context_before() -> None:
+    facts = BatchFacts(10.0)
+    facts.update([Req(5.0)])
+    facts.update(None)
+    assert (facts.target_ms, facts.context_tokens) == (10.0, 100.0)
