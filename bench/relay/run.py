@@ -1,8 +1,9 @@
 """The router beside nginx, sglang-router, smg and LiteLLM, on the same streams in one run; prints a table and JSON.
 
-Each proxy runs alone on one core; the stub that plays the backends and the client share the other. Every proxy stands
-in front of the same two backends and is warmed up first. Figures that depend on the machine's other load (everything
-in milliseconds) are measured directly against the stub too, right before each proxy, and subtracted.
+All proxies are up on one core, one of them in use at a time; the stub that plays the backends and the client share the
+other. Every proxy stands in front of the same two backends and is warmed up first. CPU times are taken in rounds, each
+proxy once a round, and are medians. Figures that depend on the machine's other load (everything in milliseconds) are
+measured directly against the stub too, right before each proxy, and subtracted.
 
     added TTFB          16 streams at 20 ms, from the request written to the first content chunk
     whole answer        one at a time, not streamed
@@ -25,100 +26,27 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any
 
 from load import Load
-from peers import ARMS, PEERS, MissingPeer, Proxy, ours
+from peers import ARMS, PEERS, MissingPeer, ours
+from processes import cpu_s, rss_kb, started, wait_for
 
 from selector.loadgen.live import free_ports
 
 HERE = Path(__file__).parent
 RESULT = HERE.parent / "results" / "relay.json"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "drafter-selector-peers"
-START_LIMIT_S = 90.0
-STOP_LIMIT_S = 15.0
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
-
 SHORT_TOKENS, LONG_TOKENS = 64, 512
 """Lengths of streams between which the cost of a request and that of a chunk are told apart."""
 
 Figures = dict[str, float | int | None]
-
-
-@contextmanager
-def started(
-    command: Sequence[str], core: int, log: Path, environment: Mapping[str, str] | None = None
-) -> Iterator[int]:
-    """A process of its own session on one core; ended, with all it started, at the end. Gives its id."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            ["taskset", "-c", str(core), *command],
-            stdout=output,
-            stderr=output,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env={**os.environ, **(environment or {})},
-        )
-    try:
-        yield process.pid
-    finally:
-        for number in (15, 9):
-            # The group is the process's own: it was started with a new session.
-            if process.poll() is None:
-                os.killpg(process.pid, number)
-            try:
-                process.wait(STOP_LIMIT_S)
-                break
-            except subprocess.TimeoutExpired:
-                continue
-
-
-def wait_for(url: str, what: str, pid: int, log: Path) -> None:
-    """Returns when `url` answers 200. Raises `MissingPeer` when it does not in time."""
-    end_s = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < end_s:
-        try:
-            with urllib.request.urlopen(url, timeout=2.0) as answer:
-                if answer.status == 200:
-                    return
-        except OSError:
-            time.sleep(0.1)
-        if not Path(f"/proc/{pid}").exists():
-            break
-    tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:]
-    raise MissingPeer(f"{what} does not serve: {' | '.join(tail)}")
-
-
-def processes(pid: int) -> list[int]:
-    """A process and all under it."""
-    found = [pid]
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split():
-        found += processes(int(child))
-    return found
-
-
-def cpu_s(pid: int) -> float:
-    """User and system time of a process and all under it so far."""
-    ticks = 0
-    for one in processes(pid):
-        fields = Path(f"/proc/{one}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / TICKS_PER_S
-
-
-def rss_kb(pid: int) -> int:
-    """Resident memory of a process and all under it."""
-    return sum(
-        int(Path(f"/proc/{one}/statm").read_text(encoding="utf-8").split()[1]) * PAGE_KB for one in processes(pid)
-    )
 
 
 def load(core: int, **fields: Any) -> Any:
@@ -178,27 +106,38 @@ class Bench:
             "failed": sum(seen["failed"] for seen in (first, whole, even, burst)),
         }
 
-    def cost(self, url: str, pid: int) -> Figures:
-        """CPU time per chunk at many paced streams, and how it divides between requests and chunks."""
-        options = self._options
-        fields: dict[str, Any] = {"url": url, "connections": 256, "limit_s": 60.0}
+    def costs(self, addresses: Mapping[str, tuple[str, int]]) -> dict[str, Figures]:
+        """CPU time per chunk at many paced streams, by proxy; in rounds, so that all meet the same machine."""
+        rounds: dict[str, list[Figures]] = {name: [] for name in addresses}
+        for number in range(self._options.cpu_rounds):
+            for name, (url, pid) in addresses.items():
+                rounds[name].append(self._cost(url, pid))
+                print(f"round {number}: {name} {rounds[name][-1]['cpu_us_per_chunk']}", file=sys.stderr, flush=True)
+        return {name: _over_rounds(figures) for name, figures in rounds.items()}
+
+    def _cost(self, url: str, pid: int) -> Figures:
+        """One round of one proxy, and how its cost divides between requests and chunks."""
+        fields: dict[str, Any] = {"url": url, "connections": 256, "limit_s": 30.0}
         begun_s = time.monotonic()
-        used_s, seen = self._used(pid, requests=256 * options.cpu_rounds, tokens=SHORT_TOKENS, **fields)
+        used_s, seen = self._used(pid, requests=256 * 3, tokens=SHORT_TOKENS, **fields)
         took_s = time.monotonic() - begun_s
         long_used_s, long_seen = self._used(pid, requests=256, tokens=LONG_TOKENS, **fields)
         short_us = 1e6 * used_s / max(1, seen["chunks"])
         long_us = 1e6 * long_used_s / max(1, long_seen["chunks"])
         # us(tokens) = per chunk + per request / tokens, at two lengths.
         request_us = (short_us - long_us) / (1 / SHORT_TOKENS - 1 / LONG_TOKENS)
+        # A run that was cut off tells what a chunk costs, but not how that divides.
+        whole = seen["completed"] == 256 * 3 and long_seen["completed"] == 256
         return {
             "cpu_us_per_chunk": round(short_us, 2),
             "cpu_us_per_chunk_long": round(long_us, 2),
-            "cpu_us_of_a_request": round(request_us, 1),
-            "cpu_us_of_a_chunk": round(long_us - request_us / LONG_TOKENS, 2),
+            "cpu_us_of_a_request": round(request_us, 1) if whole else None,
+            "cpu_us_of_a_chunk": round(long_us - request_us / LONG_TOKENS, 2) if whole else None,
             "cpu_frac": round(used_s / took_s, 3),
             "loaded_ttfb_p50_ms": at(seen["ttfb_ms"], 50),
             "loaded_gap_p99_ms": at(seen["gap_ms"], 99),
             "loaded_merged_chunks": seen["merged_chunks"],
+            "loaded_split_chunks": seen["split_chunks"],
             "loaded_failed": seen["failed"] + long_seen["failed"],
         }
 
@@ -254,6 +193,17 @@ class Bench:
         }
 
 
+def _over_rounds(rounds: Sequence[Figures]) -> Figures:
+    """Medians of measured figures, sums of counts, and the range of the headline."""
+    figures: Figures = {}
+    for key in rounds[0]:
+        values = [found for figures_of_round in rounds if (found := figures_of_round[key]) is not None]
+        counts = key.endswith(("_chunks", "_failed"))
+        figures[key] = None if not values else sum(values) if counts else round(median(values), 3)
+    headlines = [figures_of_round["cpu_us_per_chunk"] or 0.0 for figures_of_round in rounds]
+    return figures | {"cpu_us_per_chunk_least": min(headlines), "cpu_us_per_chunk_most": max(headlines)}
+
+
 def added(proxy: Figures, direct: Figures) -> Figures:
     """What a proxy adds to the times measured without one."""
     figures: Figures = {}
@@ -264,24 +214,17 @@ def added(proxy: Figures, direct: Figures) -> Figures:
     return figures
 
 
-def measure(
-    bench: Bench, proxy: Proxy, port: int, core: int, work: Path, upstream: str, options: argparse.Namespace
-) -> tuple[Figures, Figures]:
-    """All figures of one proxy, and the times without it. Raises `MissingPeer` when it does not serve."""
-    url, log = f"http://127.0.0.1:{port}", work / f"{proxy.name}.log"
-    with started(proxy.command, core, log, proxy.environment) as pid:
-        wait_for(url + proxy.path, proxy.name, pid, log)
-        until_it_answers(bench, url, proxy.name)
-        # Right before, so that both meet the same machine.
-        direct = bench.times(upstream)
-        figures = bench.times(url)
-        figures |= added(figures, direct)
-        figures |= bench.cost(url, pid)
-        if options.held:
-            figures |= bench.held(url, pid)
-        if options.soak and (proxy.name == "drafter-selector" or options.soak_all):
-            figures |= bench.growth(url, pid)
-    return figures, direct
+def measure(bench: Bench, name: str, url: str, pid: int, upstream: str, options: argparse.Namespace) -> Figures:
+    """The figures of one proxy but those of its CPU time; times without it have names that begin with `direct_`."""
+    # Right before, so that both meet the same machine.
+    direct = bench.times(upstream)
+    figures = bench.times(url)
+    figures |= added(figures, direct)
+    if options.held:
+        figures |= bench.held(url, pid)
+    if options.soak and (name == "drafter-selector" or options.soak_all):
+        figures |= bench.growth(url, pid)
+    return figures | {f"direct_{key}": value for key, value in direct.items() if key.endswith("_ms")}
 
 
 def until_it_answers(bench: Bench, url: str, name: str) -> None:
@@ -296,6 +239,7 @@ def until_it_answers(bench: Bench, url: str, name: str) -> None:
 
 TABLE = (
     ("cpu_us_per_chunk", "CPU µs/chunk", True),
+    ("cpu_us_per_chunk_least", "least", False),
     ("cpu_us_of_a_request", "µs/request", False),
     ("cpu_us_of_a_chunk", "µs/more chunk", False),
     ("added_ttfb_p50_ms", "TTFB p50 +ms", False),
@@ -332,7 +276,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=["drafter-selector", *PEERS], help="leave the others out")
     parser.add_argument("--rounds", type=int, default=20, help="streams per connection where TTFB is measured")
-    parser.add_argument("--cpu-rounds", type=int, default=6, help="streams per connection where CPU is measured")
+    parser.add_argument("--cpu-rounds", type=int, default=3, help="rounds in which CPU time is measured")
     parser.add_argument("--whole", type=int, default=1_000, help="whole answers")
     parser.add_argument("--held", type=int, default=2_000, help="streams held open; 0 leaves it out")
     parser.add_argument("--soak", type=int, default=20_000, help="short streams for the growth of memory; 0: none")
@@ -356,6 +300,16 @@ def main() -> None:
     results: dict[str, Figures] = {}
     about: dict[str, str] = {}
     missing: dict[str, str] = {}
+    document = {
+        "command": " ".join(["python", "bench/relay/run.py", *sys.argv[1:]]),
+        "host": {"machine": platform.machine(), "cores": os.cpu_count(), "kernel": platform.release()},
+        "load_average_at_the_start": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in ("uvicorn", "uvloop", "httptools", "orjson")},
+        "versions": about,
+        "missing": missing,
+        "results": results,
+    }
     with tempfile.TemporaryDirectory(prefix="relay-bench-") as folder, ExitStack() as stack:
         work = Path(folder)
         backends = json.dumps(dict(zip(map(str, ports), ARMS.values(), strict=True)))
@@ -363,34 +317,36 @@ def main() -> None:
         stub_pid = stack.enter_context(started(stub, other_core, work / "stub.log"))
         wait_for(upstreams[0] + "/health", "the stub", stub_pid, work / "stub.log")
         bench = Bench(options, other_core)
+        addresses: dict[str, tuple[str, int]] = {}
         for name in ("drafter-selector", *PEERS):
             if options.only and name not in options.only:
                 continue
             port = free_ports(1)[0]
-            print(f"{name} ...", file=sys.stderr, flush=True)
+            url, log = f"http://127.0.0.1:{port}", work / f"{name}.log"
             try:
                 if name == "drafter-selector":
                     proxy = ours(port, upstreams, work)
                 else:
                     proxy = PEERS[name](port, upstreams, work, CACHE)
-                figures, direct = measure(bench, proxy, port, proxy_core, work, upstreams[0], options)
+                pid = stack.enter_context(started(proxy.command, proxy_core, log, proxy.environment))
+                wait_for(url + proxy.path, name, pid, log)
+                until_it_answers(bench, url, name)
             except MissingPeer as absent:
                 missing[name] = str(absent)
                 print(f"{name} left out: {absent}", file=sys.stderr)
                 continue
-            results[name] = figures | {f"direct_{key}": value for key, value in direct.items() if key.endswith("_ms")}
-            about[name] = proxy.version
+            addresses[name], about[name] = (url, pid), proxy.version
+        for url, _ in addresses.values():
+            load(other_core, url=url, connections=256, requests=512, tokens=16, pace_ms=5, limit_s=30.0)
+        costs = bench.costs(addresses)
+        for name, (url, pid) in addresses.items():
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            results[name] = costs[name] | measure(bench, name, url, pid, upstreams[0], options)
+            # After each, so that what was measured is kept if the next one hangs.
+            options.output.write_text(
+                json.dumps(document | {"load_average_at_the_end": os.getloadavg()[0]}, indent=2) + "\n"
+            )
         print(table(results))
-    document = {
-        "command": " ".join(["python", "bench/relay/run.py", *sys.argv[1:]]),
-        "host": {"machine": platform.machine(), "cores": os.cpu_count(), "kernel": platform.release()},
-        "python": platform.python_version(),
-        "packages": {name: version(name) for name in ("uvicorn", "uvloop", "httptools", "orjson")},
-        "versions": about,
-        "missing": missing,
-        "results": results,
-    }
-    options.output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,9 @@ SIGHUP, or a change of the fleet file or of a file it names, reloads the configu
 cannot be used. SIGTERM or Ctrl-C ends it once running requests are over; a second one ends it at once.
 """
 
+_GC_THRESHOLDS = (20_000, 20, 20)
+"""What a request leaves behind is freed by reference counts: looking for cycles at every few requests is wasted."""
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
@@ -129,6 +132,7 @@ async def _serve(
             # What was made by now stays: collections need not go through it again, while streams wait.
             gc.collect()
             gc.freeze()
+            gc.set_threshold(*_GC_THRESHOLDS)
             if router.state.snapshots.problem is not None:
                 print(f"serve: {router.state.snapshots.problem}", file=sys.stderr)
             print(_ready_line("ready", router), flush=True)

@@ -84,14 +84,17 @@ class ContentShape:
     hold no other field: it means the same.
     """
 
-    __slots__ = ("_after", "_before")
+    __slots__ = ("after", "before")
 
     def __init__(self) -> None:
-        self._before = self._after = b""
+        self.before = b""
+        """What comes before the text in every event of this shape, on one line; empty until a shape is learnt."""
+        self.after = b""
+        """What comes after it: from the quote that ends the text to the blank line, the only line end in it."""
 
     def matches(self, event: bytes) -> bool:
         """Whether `event` is one whole event of the shape learnt."""
-        before, after = self._before, self._after
+        before, after = self.before, self.after
         return (
             before != b""
             and event.startswith(before)
@@ -108,7 +111,7 @@ class ContentShape:
         end = event.find(b'"', start)
         # One line of data and one blank line: a line end of another kind could cut events differently.
         if event.find(b"\n") == len(event) - 2 and b"\r" not in event and event[end - 1 : end] != b"\\":
-            self._before, self._after = event[:start], event[end:]
+            self.before, self.after = event[:start], event[end:]
 
 
 def event_data(event: bytes) -> bytes:
@@ -264,9 +267,9 @@ class StreamObserver:
             return False  # a named event that only opens or closes something may quote the request
         return _HAS_CONTENT.search(data) is not None or (has_meta and b'"output_ids"' in data)
 
-    def content(self, now_s: float) -> None:
-        """An event that is content and nothing else came at `now_s`."""
-        self.chunks += 1
+    def content(self, now_s: float, events: int = 1) -> None:
+        """So many events that are content and nothing else came at `now_s`."""
+        self.chunks += events
         last_s = self._last_content_s
         if self.first_s is None:
             self.first_s = now_s

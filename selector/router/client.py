@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -61,7 +61,7 @@ class Pausable(Protocol):
 
 
 class Client(Protocol):
-    """Where one answer goes: `whole`, or `start`, `piece` … and `end`. Nothing blocks.
+    """Where one answer goes: `whole`, or `start` and then `pieces` up to the last. Nothing blocks.
 
     A client that left takes everything and does nothing with it: the task that serves it is cancelled.
     """
@@ -70,13 +70,17 @@ class Client(Protocol):
         """A complete answer; its content length is added."""
 
     def start(self, status: int, headers: Headers) -> None:
-        """The head of an answer of unknown length."""
+        """The head of an answer of unknown length. May wait to go out with the first `pieces`, perhaps none."""
 
-    def piece(self, data: bytes) -> None:
-        """The next bytes of the body, not none, in one HTTP chunk."""
+    def pieces(self, pieces: Sequence[bytes], *, last: bool) -> None:
+        """The next bytes of the body, each piece, not empty, in one HTTP chunk. After the `last` it is complete."""
 
-    def end(self) -> None:
-        """The body is complete."""
+    @property
+    def takes_chunks(self) -> Callable[[bytes], None] | None:
+        """Takes the next bytes of the body as whole HTTP chunks, framing and all, but not before the first `pieces`.
+
+        `None` where they are of no use.
+        """
 
     def follow(self, source: Pausable) -> None:
         """`source` is to be paused while the client is too slow."""
@@ -117,19 +121,21 @@ class AsgiClient:
         else:
             self._head = status, headers
 
-    def piece(self, data: bytes) -> None:
+    def pieces(self, pieces: Sequence[bytes], *, last: bool) -> None:
         """See `Client`."""
-        if self._chunks:
-            self._put({"type": "http.response.body", "body": data, "more_body": True})
-        else:
-            self._collected.append(data)
-
-    def end(self) -> None:
-        """See `Client`."""
-        if self._head is not None:
+        if self._head is None:
+            for piece in pieces:
+                self._put({"type": "http.response.body", "body": piece, "more_body": True})
+            if last:
+                self._put({"type": "http.response.body", "body": b""})
+            return
+        self._collected += pieces
+        if last:
             self.whole(*self._head, b"".join(self._collected))
-        else:
-            self._put({"type": "http.response.body", "body": b""})
+
+    @property
+    def takes_chunks(self) -> None:
+        """The library frames what it sends."""
 
     def follow(self, source: Pausable) -> None:
         """See `Client`."""

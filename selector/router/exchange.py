@@ -1,24 +1,24 @@
 """One request to a backend and its answer, read as it comes: what the client is to get goes straight to a sink.
 
     bytes of the connection ──▶ parser ──▶ head
-                                   └─────▶ pieces ──▶ sink, called for each      one chunk of the body, one piece
+              │                    └─────▶ pieces ──▶ sink, called once a read    one chunk of the body, one piece
+              └── at the border of two chunks ──────▶ sink, which may take whole chunks as they are
 
-No task runs per piece and nothing waits in between, so a piece costs the parser, the sink and little else. A sink that
-cannot keep up pauses the exchange; then the backend's connection is not read, and the backend is slowed down.
+No task runs per piece and nothing waits in between, so a piece costs the parser, the sink and little else. The parser
+does not miss chunks that it never saw: between two chunks it expects what it expected before the first of them. A sink
+that cannot keep up pauses the exchange; then the backend's connection is not read, and the backend is slowed down.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol
 
 import httptools
 
 from selector.errors import UpstreamError
+from selector.router.sinks import Sink, WholeBody
 from selector.router.wire import MAX_HEAD_BYTES, Headers
-
-Sink = Callable[[bytes], None]
 
 _LONGEST_PIECE_BYTES = 65_536
 """A chunk that is longer, and comes in several reads, is passed on in several pieces."""
@@ -47,9 +47,9 @@ class Exchange:
     """Belongs to one loop. Whoever began it must `close` it; that costs nothing once the answer was read to its end."""
 
     __slots__ = (
+        "_at_border",
         "_chunked",
         "_complete",
-        "_early",
         "_fault",
         "_head",
         "_head_bytes",
@@ -63,6 +63,7 @@ class Exchange:
         "_parser",
         "_part",
         "_paused",
+        "_pieces",
         "_silent_looks",
         "_sink",
         "_timer",
@@ -84,13 +85,17 @@ class Exchange:
         self._over: asyncio.Future[str | None] = loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._sink: Sink | None = None
-        self._early: list[bytes] = []
+        self._pieces: list[bytes] = []
+        """Of the body, not given to a sink yet."""
         self._part = b""
+        """Of a chunk that is not complete."""
         self._head_bytes = 0
         self._silent_looks = 0
         self._chunked = self._complete = self._informational = self._keeps_alive = self._paused = self._too_much = False
+        self._at_border = False
+        """Everything up to the end of a chunk was read and given to the sink, and nothing after it."""
         self._heard = True
-        self._fault: BaseException | None = None
+        self._fault: Exception | None = None
 
     # what the relay does
 
@@ -112,16 +117,16 @@ class Exchange:
         return is_stream and all(name != b"content-encoding" for name, _ in self.headers)
 
     async def pass_to(self, sink: Sink) -> None:
-        """Calls `sink` for each piece of the body as it comes; returns after the last.
+        """Gives the body to `sink` as it comes, beginning at once, if only with nothing; returns after the last of it.
 
         Raises `UpstreamError` when the connection broke before the end, or the body paused for too long, and whatever
         `sink` raises.
         """
-        early, self._early = self._early, []
-        for piece in early:
-            sink(piece)
-        self._sink = sink
-        if not self._over.done():
+        over = self._over.done()
+        early, self._pieces = self._pieces, []
+        sink.pieces(early, last=over and self._over.result() is None)
+        if not over:
+            self._sink = sink
             self._timer = self._loop.call_later(self._idle_timeout_s / _LOOKS, self._look)
         failed = await self._over
         if self._fault is not None:
@@ -131,9 +136,9 @@ class Exchange:
 
     async def whole_body(self) -> bytes:
         """The rest of the body. Raises as `pass_to` does."""
-        pieces: list[bytes] = []
-        await self.pass_to(pieces.append)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        whole = WholeBody()
+        await self.pass_to(whole)
+        return whole.body()
 
     def pause(self) -> None:
         """Nothing is read until `resume`. A pause of the client's does not count as one of the backend's."""
@@ -158,34 +163,55 @@ class Exchange:
 
     def feed(self, data: bytes) -> None:
         """Bytes of the answer came."""
-        parser = self._parser
-        if parser is None:
-            return
         self._heard = True
+        if self._at_border and self._sink is not None:
+            # What runs for every token ends here.
+            try:
+                taken = self._sink.chunks(data)
+            except Exception as fault:  # noqa: BLE001 # raised where the answer is awaited
+                self._faulted(fault)
+                return
+            if taken == len(data):
+                return
+            data = data[taken:]
+            self._at_border = False
+        if self._parser is not None:
+            self._parse(self._parser, data)
+
+    def _parse(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        why: str | None = None
         try:
             parser.feed_data(data)
-        except httptools.HttpParserError as bad:
-            if isinstance(bad, httptools.HttpParserCallbackError):
-                self._fault = bad.__context__ or bad
-            self._fail("it sent something that is not HTTP")
+        except httptools.HttpParserError:
+            why = "it sent something that is not HTTP"
         except httptools.HttpParserUpgrade:
-            self._fail("it wants another protocol")
+            why = "it wants another protocol"
         if not self._head.done():
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._fail("it sent too long a head")
-        if self._complete and self._line is not None:
+                why = "it sent too long a head"
+        if why is not None:
+            self._fail(why)
+            return
+        complete = self._complete
+        if self._pieces or complete:
+            self._give(self._sink, last=complete)
+        if complete and self._line is not None:
             line, paused = self._line, self._paused
             reusable = self._keeps_alive and not self._too_much
             self._end(None)
             if paused:
                 line.resume_reading()
             line.exchanged(reusable=reusable)
+        elif not data.endswith(b"\r\n"):
+            self._at_border = False  # the parser has begun the line of the next chunk's size
 
     def lost(self, *, cleanly: bool) -> None:
         """The connection is gone; `cleanly` if the server closed it and no fault did."""
         # The end of the connection is the end of a body that says nothing of its length.
         whole = cleanly and self._head.done() and not self._chunked and not self._has_length()
+        if whole:
+            self._give(self._sink, last=True)
         self._end(None if whole else BROKE)
 
     # what the parser finds
@@ -220,17 +246,19 @@ class Exchange:
             return  # of an answer that nobody asked for
         self._part = self._part + body if self._part else body
         if not self._chunked or len(self._part) > _LONGEST_PIECE_BYTES:
-            self.on_chunk_complete()
+            self._pieces.append(self._part)
+            self._part = b""
 
     def on_chunk_complete(self) -> None:
         """A chunk of a chunked body is complete."""
-        piece = self._part
-        if piece:
+        self._at_border = self._chunked and not self._complete
+        if self._part:
+            self._pieces.append(self._part)
             self._part = b""
-            if self._sink is None:
-                self._early.append(piece)
-            else:
-                self._sink(piece)
+
+    def on_chunk_header(self) -> None:
+        """The line of a chunk's size is complete."""
+        self._at_border = False
 
     def on_message_complete(self) -> None:
         """The answer is complete."""
@@ -248,6 +276,20 @@ class Exchange:
         else:
             self._timer = self._loop.call_later(self._idle_timeout_s / _LOOKS, self._look)
 
+    def _give(self, sink: Sink | None, *, last: bool) -> None:
+        """Gives what came to the sink; without one it waits for `pass_to`."""
+        if sink is None:
+            return
+        pieces, self._pieces = self._pieces, []
+        try:
+            sink.pieces(pieces, last=last)
+        except Exception as fault:  # noqa: BLE001 # raised where the answer is awaited
+            self._faulted(fault)
+
+    def _faulted(self, fault: Exception) -> None:
+        self._sink, self._fault = None, fault
+        self._fail("the answer could not be passed on")
+
     def _fail(self, why: str) -> None:
         line = self._line
         self._end(why)
@@ -255,9 +297,13 @@ class Exchange:
             line.abort()
 
     def _end(self, failed: str | None) -> None:
-        if failed is not None and self._part and not self._over.done():
-            self.on_chunk_complete()  # what came of a chunk that was cut off
-        self._line = self._parser = self._sink = None
+        if self._part:
+            self._pieces.append(self._part)  # of a chunk that was cut off
+            self._part = b""
+        sink, self._sink = self._sink, None
+        self._line = self._parser = None
+        if self._pieces:
+            self._give(sink, last=False)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

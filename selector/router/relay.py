@@ -19,12 +19,12 @@ from selector.core.types import Finish
 from selector.errors import UnreachedError, UpstreamError
 from selector.router.additions import Additions, additions_for, answer_for, body_with
 from selector.router.answers import RETRY_SOON, RefusedRequest, broken_stream
-from selector.router.answerstream import AnswerStream
 from selector.router.client import Client, Incoming, header_texts, refuse
 from selector.router.dispatch import Dispatcher, Flight
 from selector.router.exchange import Exchange
 from selector.router.headers import Passing, response_headers
 from selector.router.metrics import RouterMetrics
+from selector.router.passage import Passage
 from selector.router.request import ClientRequest, RequestReader
 from selector.router.retries import Denied, Retries
 from selector.router.upstream import Upstream
@@ -196,32 +196,22 @@ class Relay:
     async def _pass_on_stream(self, flight: Flight, answer: Exchange, additions: Additions, client: Client) -> None:
         client.start(answer.status, response_headers(answer.headers) + flight.headers)
         client.follow(answer)
-        stream, clock = AnswerStream(additions, flight.observer), self._clock
-
-        def pass_on(piece: bytes) -> None:
-            passed = stream.feed(piece, clock())
-            if passed:
-                client.piece(passed)
-
+        passage = Passage(additions, flight.observer, client, self._clock)
         broke: str | None = None
         try:
-            await answer.pass_to(pass_on)
+            await answer.pass_to(passage)
         except UpstreamError as failed:
             broke = str(failed)
-        last = stream.finish(self._clock())
-        if not flight.observer.done:
+        if not passage.end():
             broke = broke or "the stream ended before the answer was complete"
             self._backend_failed(flight, broke)
             message = f"backend {flight.backend} failed in the middle of the answer: {broke}"
-            last += broken_stream(flight.request.route.dialect, message)
+            passage.broke(broken_stream(flight.request.route.dialect, message))
         elif flight.observer.error is None:
             self._watch.traffic_succeeded(flight.backend)
         else:
             self._watch.traffic_faulted(flight.backend)
-        if last:
-            client.piece(last)
         self._dispatcher.end(flight, _streamed(flight))
-        client.end()
 
     async def _pass_on_whole(self, flight: Flight, answer: Exchange, additions: Additions, client: Client) -> None:
         try:

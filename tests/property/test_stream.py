@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -189,3 +190,104 @@ def test_an_event_of_a_known_shape_is_understood_as_any_other(
         passed = b"".join([answer.feed(piece, 1.0) for piece in pieces]) + answer.finish(1.0)
         seen.append((passed, facts(observer)))
     assert seen[0] == seen[1]
+
+
+CHUNK_BORDERS = st.sampled_from([b"%x\r\n%b\r\n", b"%X\r\n%b\r\n", b"0%x\r\n%b\r\n", b"%x;a=b\r\n%b\r\n"])
+
+
+@st.composite
+def chunked_bodies(draw: st.DrawFn) -> list[tuple[bytes, bytes]]:
+    """Chunks as they are on the wire, each with its content."""
+    chunks = []
+    for content in draw(st.lists(CONTENT_EVENTS, max_size=12)):
+        # One event, one with a piece of the next, or two.
+        piece = content + draw(st.sampled_from([b"\n\n"] * 6 + [b"\n", b"\r\n\r\n", b"\n\ndata: ", b"\n\n: ping\n\n"]))
+        chunks.append((draw(CHUNK_BORDERS) % (len(piece), piece), piece))
+    return chunks
+
+
+@settings(max_examples=150)
+@given(chunked_bodies(), st.booleans(), st.booleans())
+def test_chunks_that_go_on_as_they_came_are_those_that_would_have_been_written(
+    chunks: list[tuple[bytes, bytes]], usage: bool, spec_details: bool
+) -> None:
+    """Reads that begin at the border of two chunks, offered as they are; what is not taken is fed piece by piece."""
+    additions = Additions(usage=usage, spec_details=spec_details, drafts_in_usage=not usage)
+    plain, offered = StreamObserver(), StreamObserver()
+    by_pieces, by_chunks = AnswerStream(additions, plain), AnswerStream(additions, offered)
+    expected = [by_pieces.feed(piece, 1.0) for _, piece in chunks]
+    passed = []
+    at = 0
+    while at < len(chunks):
+        read = b"".join(wire for wire, _ in chunks[at:])
+        taken = by_chunks.chunks(read, 1.0)
+        while taken:
+            wire, piece = chunks[at]
+            assert taken >= len(wire), "a part of a chunk was taken"
+            assert wire == b"%x\r\n%b\r\n" % (len(piece), piece)
+            taken -= len(wire)
+            passed.append(piece)
+            at += 1
+        if at < len(chunks):
+            passed.append(by_chunks.feed(chunks[at][1], 1.0))
+            at += 1
+    assert passed == expected
+    assert by_chunks.finish(1.0) == by_pieces.finish(1.0)
+    assert facts(offered) == facts(plain)
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=40), st.integers(0, 400), st.integers(0, 400), st.binary(max_size=6))
+def test_a_chunk_that_was_tampered_with_is_taken_only_if_it_is_still_a_chunk_of_plain_content(
+    text: bytes, at: int, removed: int, added: bytes
+) -> None:
+    event = b'data: {"choices":[{"delta":{"content":"%b"},"finish_reason":null}],"usage":null}\n\n'
+    chunk = b"%x\r\n%b\r\n" % (len(event % text), event % text)
+    at %= len(chunk)
+    tampered = chunk[:at] + added + chunk[at + removed :]
+    answer = AnswerStream(Additions(usage=True), StreamObserver())
+    answer.feed(event % b"x", 1.0)
+    taken = answer.chunks(tampered, 2.0)
+    if taken:
+        size, _, rest = tampered[:taken].partition(b"\r\n")
+        piece = rest[: int(size, 16)]
+        assert (b"%x" % len(piece), rest[len(piece) :]) == (size, b"\r\n")
+        checking = AnswerStream(Additions(usage=True), StreamObserver())
+        checking.feed(event % b"x", 1.0)
+        assert checking.feed(piece, 2.0) == piece
+
+
+def test_most_chunks_of_a_stream_go_on_as_they_came() -> None:
+    choices = [[{"delta": {"content": f"word {i} "}, "finish_reason": None}] for i in range(5)]
+    events = [_data(_chunk(choices=choice)) + b"\n\n" for choice in choices]
+    wire = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
+    answer = AnswerStream(Additions(usage=True), observer := StreamObserver())
+    assert answer.chunks(wire[0], 1.0) == 0
+    assert answer.feed(events[0], 1.0) == events[0]
+    assert answer.chunks(wire[1], 2.0) == len(wire[1])
+    assert answer.chunks(wire[2] + wire[3] + wire[4][:-1], 3.0) == len(wire[2] + wire[3])
+    assert (observer.chunks, observer.first_s, observer.last_s, observer.longest_gap_s) == (4, 1.0, 3.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b'","x":"',
+        b'a\\"b',
+        b'"},"finish_reason":"stop","a":{"b":"',
+        b'"}}],"usage":{"completion_tokens":7},"x":[{"y":{"z":"',
+        b"a\ndata: b",
+        b"a\n\ndata: [DONE]",
+        b"a\rdata: b",
+        b"a\r\n0\r\n\r\nb",
+    ],
+)
+def test_a_text_that_may_hold_more_than_text_does_not_go_on_unlooked_at(text: bytes) -> None:
+    event = b'data: {"choices":[{"delta":{"content":"%b"},"finish_reason":null}],"usage":null}\n\n'
+    answer = AnswerStream(Additions(usage=True), StreamObserver())
+    answer.feed(event % b"x", 1.0)
+    odd, plain = (b"%x\r\n%b\r\n" % (len(event % content), event % content) for content in (text, b"word"))
+    assert answer.chunks(plain, 2.0) == len(plain)
+    assert answer.chunks(odd, 3.0) == 0
+    assert answer.chunks(plain + odd + plain, 4.0) == len(plain)

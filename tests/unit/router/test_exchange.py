@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -39,6 +39,22 @@ class Line:
         self.done.append("abort")
 
 
+class Pieces:
+    """A sink that takes no chunks as they are, and notes the pieces."""
+
+    def __init__(self, noted: list[bytes]) -> None:
+        self.noted = noted
+        self.ended = False
+
+    def chunks(self, data: bytes) -> int:
+        return 0
+
+    def pieces(self, pieces: Sequence[bytes], *, last: bool) -> None:
+        assert not self.ended
+        self.noted += pieces
+        self.ended = last
+
+
 async def read(reads: Iterable[bytes], *, ends: bool | None = None) -> tuple[Exchange, Line, list[bytes]]:
     """The exchange after these reads, and the pieces of its body. `ends`: how the connection ended, if it did."""
     line, pieces = Line(), list[bytes]()
@@ -46,7 +62,7 @@ async def read(reads: Iterable[bytes], *, ends: bool | None = None) -> tuple[Exc
 
     async def passed() -> None:
         await exchange.head(5.0)
-        await exchange.pass_to(pieces.append)
+        await exchange.pass_to(Pieces(pieces))
 
     passing = asyncio.ensure_future(passed())
     for data in reads:
@@ -96,7 +112,7 @@ async def test_odd_chunks_between_plain_ones_are_read_as_they_are(odd: bytes, co
     line, pieces = Line(), list[bytes]()
     exchange = Exchange(line, asyncio.get_running_loop(), 60.0)
     exchange.feed(STREAM_HEAD)
-    passing = asyncio.ensure_future(exchange.pass_to(pieces.append))
+    passing = asyncio.ensure_future(exchange.pass_to(Pieces(pieces)))
     await asyncio.sleep(0)
     for data in (FRAMES[0], FRAMES[1], odd, FRAMES[1], odd[:1], odd[1:], FRAMES[2], b"0\r\n\r\n"):
         exchange.feed(data)
@@ -105,11 +121,64 @@ async def test_odd_chunks_between_plain_ones_are_read_as_they_are(odd: bytes, co
     assert line.done == ["reusable"]
 
 
+class Greedy(Pieces):
+    """Takes every read that it is offered."""
+
+    def chunks(self, data: bytes) -> int:
+        self.noted.append(b"taken: " + data)
+        return len(data)
+
+
+@pytest.mark.parametrize(
+    ("start", "offered"),
+    [
+        (b"", False),
+        (FRAMES[0], True),
+        (FRAMES[0][:-1], False),
+        (FRAMES[0][:-2], False),
+        (FRAMES[0] + b"1", False),
+        (FRAMES[0] + b"10\r", False),
+        (FRAMES[0] + b"10\r\n", False),
+        (FRAMES[0] + b"4\r\n\r\n", False),  # a chunk that begins like the end of one
+        (FRAMES[0] + b"10;a=b", False),
+        (FRAMES[0] + b"2\r\n\r\n\r\n", True),
+        (FRAMES[0] + b"0\r\nX-Trailer: a\r\n", False),
+    ],
+)
+async def test_only_what_begins_at_the_border_of_two_chunks_is_offered_as_it_is(start: bytes, offered: bool) -> None:
+    exchange, noted = Exchange(Line(), asyncio.get_running_loop(), 60.0), list[bytes]()
+    exchange.feed(STREAM_HEAD)
+    passing = asyncio.ensure_future(exchange.pass_to(Greedy(noted)))
+    await asyncio.sleep(0)
+    if start:
+        exchange.feed(start)
+    exchange.feed(FRAMES[1])
+    assert (b"taken: " + FRAMES[1] in noted) == offered
+    exchange.close()
+    with pytest.raises(UpstreamError):
+        await passing
+
+
+async def test_what_a_sink_took_the_parser_never_misses() -> None:
+    line, noted = Line(), list[bytes]()
+    exchange = Exchange(line, asyncio.get_running_loop(), 60.0)
+    exchange.feed(STREAM_HEAD)
+    passing = asyncio.ensure_future(exchange.pass_to(sink := Greedy(noted)))
+    await asyncio.sleep(0)
+    exchange.feed(FRAMES[0])
+    exchange.feed(FRAMES[1] + FRAMES[1])
+    sink.chunks = lambda data: len(FRAMES[1])  # type: ignore[method-assign] # from now on only the first
+    exchange.feed(FRAMES[1] + FRAMES[2] + b"0\r\n\r\n")
+    await passing
+    assert noted == [CHUNKS[0], b"taken: " + FRAMES[1] + FRAMES[1], CHUNKS[2]]
+    assert (line.done, sink.ended) == (["reusable"], True)
+
+
 @pytest.mark.parametrize("size", [b"+1", b"-1", b" 1", b"1 ", b"0x1", b"1_0", b"", b"g", b"\xd9\xa1"])
 async def test_a_size_that_only_python_understands_is_no_chunk(size: bytes) -> None:
     exchange, pieces = Exchange(Line(), asyncio.get_running_loop(), 60.0), list[bytes]()
     exchange.feed(STREAM_HEAD)
-    passing = asyncio.ensure_future(exchange.pass_to(pieces.append))
+    passing = asyncio.ensure_future(exchange.pass_to(Pieces(pieces)))
     await asyncio.sleep(0)
     exchange.feed(FRAMES[0])
     exchange.feed(size + b"\r\nx\r\n")
@@ -180,7 +249,7 @@ async def test_an_answer_that_is_cut_off_is_a_failure(end: int, cleanly: bool) -
 
 async def test_what_came_of_a_chunk_that_was_cut_off_is_passed_on_before_the_failure() -> None:
     exchange, pieces = Exchange(Line(), asyncio.get_running_loop(), 60.0), list[bytes]()
-    passing = asyncio.ensure_future(exchange.pass_to(pieces.append))
+    passing = asyncio.ensure_future(exchange.pass_to(Pieces(pieces)))
     await asyncio.sleep(0)
     exchange.feed(STREAM_HEAD + b"9\r\ndata:")
     assert pieces == []
@@ -216,7 +285,7 @@ async def test_what_is_no_answer_is_a_failure(answer: bytes) -> None:
 
 async def test_a_long_chunk_is_passed_on_before_it_is_complete() -> None:
     exchange, pieces = Exchange(Line(), asyncio.get_running_loop(), 60.0), list[bytes]()
-    passing = asyncio.ensure_future(exchange.pass_to(pieces.append))
+    passing = asyncio.ensure_future(exchange.pass_to(Pieces(pieces)))
     await asyncio.sleep(0)
     exchange.feed(STREAM_HEAD + b"100000\r\n")
     for _ in range(3):
@@ -246,7 +315,7 @@ async def test_an_answer_that_pauses_is_given_up_but_not_while_its_reader_does()
     line = Line()
     exchange = Exchange(line, asyncio.get_running_loop(), 0.02)
     exchange.feed(STREAM_HEAD)
-    passing = asyncio.ensure_future(exchange.pass_to(lambda piece: None))
+    passing = asyncio.ensure_future(exchange.pass_to(Pieces([])))
     await asyncio.sleep(0)
     exchange.pause()
     await asyncio.sleep(0.06)
@@ -257,16 +326,33 @@ async def test_an_answer_that_pauses_is_given_up_but_not_while_its_reader_does()
     assert line.done == ["pause", "resume", "abort"]
 
 
-async def test_a_fault_of_the_sink_is_raised_where_it_is_awaited() -> None:
-    def sink(piece: bytes) -> None:
-        raise ZeroDivisionError
+class Faulty(Pieces):
+    def __init__(self, method: str) -> None:
+        super().__init__([])
+        self.method = method
 
+    def chunks(self, data: bytes) -> int:
+        if self.method == "chunks":
+            raise ZeroDivisionError
+        return 0
+
+    def pieces(self, pieces: Sequence[bytes], *, last: bool) -> None:
+        if pieces and self.method == "pieces":
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("read", [FRAMES[0], FRAMES[0] + FRAMES[1][:-1], FRAMES[0] + b"0\r\n\r\n"])
+@pytest.mark.parametrize("method", ["chunks", "pieces"])
+async def test_a_fault_of_the_sink_is_raised_where_it_is_awaited(method: str, read: bytes) -> None:
     line = Line()
     exchange = Exchange(line, asyncio.get_running_loop(), 60.0)
     exchange.feed(STREAM_HEAD)
+    sink = Faulty("")
     passing = asyncio.ensure_future(exchange.pass_to(sink))
     await asyncio.sleep(0)
-    exchange.feed(b"1\r\nx\r\n")
+    exchange.feed(FRAMES[0])  # only at the border of two chunks is a sink asked for chunks
+    sink.method = method
+    exchange.feed(read)
     with pytest.raises(ZeroDivisionError):
         await passing
     assert line.done == ["abort"]
