@@ -133,7 +133,7 @@ class RunningLoad:
         self.acceptance_arm = spec.acceptance_arm(view.settings)
         self.step_ms, self.step_j = 0.0, 0.0
         if view.batch:
-            self.step_ms, self.step_j = spec.cost.step.step(view.batch, view.kv_tokens / view.batch)
+            self.step_ms, self.step_j = spec.cost.step.step(view.batch, view.mean_context_tokens)
         tightest_ms: dict[str, float] = {}
         for group in view.groups:
             target_ms = group.tbt_target_ms
