@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -300,12 +300,12 @@ async def test_a_request_that_came_just_before_a_reload_is_decided_after_it(tmp_
 class Taken:
     """A client that takes everything."""
 
+    takes_chunks = None
+
     def whole(self, status: int, headers: Headers, body: bytes) -> None: ...
 
     def start(self, status: int, headers: Headers) -> None: ...
 
-    def piece(self, data: bytes) -> None: ...
-
-    def end(self) -> None: ...
+    def pieces(self, pieces: Sequence[bytes], *, last: bool) -> None: ...
 
     def follow(self, source: Pausable) -> None: ...
