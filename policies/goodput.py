@@ -42,7 +42,7 @@ class Goodput:
             assert best is not None
         else:
             best, reason = self._forecast.least_violation(request, predictions)
-        return self._forecast.decision(request, fleet, best, predictions, reason)
+        return self._forecast.decision(request, fleet, best, lambda: predictions, reason)
 
     def observe(self, outcome: Outcome) -> None:
         """The acceptance model learns; the rule does not."""

@@ -38,7 +38,7 @@ class GreedyEnergy:
             reason = f"least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
         else:
             best, reason = self._forecast.least_violation(request, predictions)
-        return self._forecast.decision(request, fleet, best, predictions, reason)
+        return self._forecast.decision(request, fleet, best, lambda: predictions, reason)
 
     def observe(self, outcome: Outcome) -> None:
         """The acceptance model learns; the rule does not."""

@@ -13,7 +13,8 @@ system (selector/core/demandestimate.py tells which). A plan in force is kept un
 for them; an arm of which a backend refuses stays as it is.
 
 Plans are made while requests end, a few assignments at a time. Only a change of the usable backends is planned for at
-once, in the decision; a demand that the plan in force does not know is at first planned for by itself.
+once, in the decision; a demand that the plan in force does not know is at first planned for with the arms of the others
+as they are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from selector.core.demandestimate import DemandEstimate
 from selector.core.forecast import Forecast, Look
@@ -98,9 +100,7 @@ class MinEnergy:
         self._sessions = Sessions(kept_s=params.prefix_kept_s)
         self._specs = context.backends
         self._index = {spec.name: index for index, spec in enumerate(context.backends)}
-        self._of_arm: dict[str, list[int]] = {}
-        for index, spec in enumerate(context.backends):
-            self._of_arm.setdefault(spec.arm, []).append(index)
+        self._of_arm = self._forecast.of_arm
         self._prober = Prober(context, requests_frac=params.probe_frac, energy_frac=params.probe_frac)
         self._plan: Plan | None = None
         self._planned_for = _Load([], None)
@@ -126,12 +126,12 @@ class MinEnergy:
             best, reason = self._forecast.least_violation(request, predictions, planned=planned)
         else:
             best, reason = self._where_its_prefix_is(look, prefix, *found)
-        probe = self._prober.instead(request, look, best, now_s)
+        probe = self._prober.instead(look, best, now_s)
         if probe is not None:
             best, reason = probe, f"probe of an arm left: {probe.acceptance_samples:.0f} samples so far"
         cached = min(prefix.tokens, request.prompt_tokens - 1) if prefix and prefix.backend == best.backend else 0.0
         self._sessions.sent(request, best.backend, now_s)
-        told = self._told(look, plan.arms_of.get(key, ()))
+        told = partial(self._told, look, plan.arms_of.get(key, ()))
         decision = self._forecast.decision(request, fleet, best, told, reason, cached_tokens=cached)
         wanted = plan.settings_of.get(best.arm)
         return decision if wanted is None else _asking_for(wanted, decision, fleet.backends[self._index[best.backend]])
@@ -151,7 +151,9 @@ class MinEnergy:
                         return found, f"{words}: request {found.batch} of {limit}"
                 continue
             able = [index for index in self._of_arm[arm] if look.can_serve(index)][:sharing]
-            for index in sorted(able, key=lambda each: views[each].batch):
+            if len(able) > 1:
+                able.sort(key=lambda each: views[each].batch)
+            for index in able:
                 if (found := look.at(index)) is not None and found.feasible:
                     return found, f"{words}: request {found.batch}, evenly over {sharing}"
         feasible = [found for found in look.all() if found.feasible]
@@ -217,16 +219,15 @@ class MinEnergy:
         return self._plan or plan
 
     def _with_demand(self, plan: Plan, fleet: FleetView, key: DemandKey) -> Plan:
-        """The plan in force with a demand that it does not know, planned by itself until all are planned anew."""
+        """The plan in force with a demand that it does not know, until all are planned anew."""
         load = self._load(fleet)
-        alone = [demand for demand in load.demands if demand.key == key]
-        in_force = {arm: choices[:1] for arm, choices in self._settings(fleet).items()}
-        found = self._planner.solve(alone, usable=self._usable, population=load.population, settings=in_force)
-        plan = self._plan = replace(
+        plan = self._plan = self._planner.extended(
             plan,
-            arms_of={**plan.arms_of, **found.arms_of},
-            batch_of={**found.batch_of, **plan.batch_of},
-            backends_of={**found.backends_of, **plan.backends_of},
+            load.demands,
+            key,
+            usable=self._usable,
+            population=load.population,
+            settings=self._settings(fleet),
         )
         self._begin(load, fleet)
         return plan

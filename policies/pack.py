@@ -52,7 +52,7 @@ class Pack:
             reason = f"all of {self._arm} at max_batch, least loaded: {requests_in_words(best.batch - 1)}"
         else:
             best, reason = self._forecast.least_violation(request, predictions)
-        return self._forecast.decision(request, fleet, best, predictions, reason)
+        return self._forecast.decision(request, fleet, best, lambda: predictions, reason)
 
     def observe(self, outcome: Outcome) -> None:
         """The acceptance model learns; the rule does not."""

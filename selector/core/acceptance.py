@@ -4,9 +4,10 @@
     finished request ──▶ possible? ──▶ sums of its types (fading) ──┘
                                   └──▶ drift tests ──▶ restart from recent requests
 
-`survival` is the model of one step, `acceptancesums` what requests teach, `acceptancearm` how profile, arm and text
-type are weighed, `drift` the tests. Around the mean, requests differ (`request_spread`) and so do the steps of a
-request; both decide how many requests meet a TBT target. Losing what was learnt costs only learning.
+`survival` is the model of one step, `acceptanceevidence` what requests taught, `acceptancesums` its sums,
+`acceptancearm` how profile, arm and text type are weighed, `drift` the tests. Around the mean, requests differ
+(`request_spread`) and so do the steps of a request; both decide how many requests meet a TBT target. Losing what was
+learnt costs only learning.
 
 A request whose text type is uncertain teaches each type by its probability. It is not asked which type its acceptance
 looks like: an arm that got worse on one type would pass for another type, and its drift would never be seen.
@@ -20,19 +21,16 @@ tests.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
 
-from selector.core.acceptancearm import AcceptancePrior, Arm, Cell
-from selector.core.acceptancelearning import add, add_to_effects, deviation, restart, shares_of, shift_of
-from selector.core.drift import DriftAlarm, Shift
+from selector.core.acceptancearm import AcceptancePrior, Cell
+from selector.core.acceptanceevidence import HALF_LIFE_REQUESTS, REFINE_KEYS, AcceptanceEvidence
 from selector.core.effects import Effect
-from selector.core.refinement import Refinement
 from selector.core.stalls import normal_deviate
 from selector.core.survival import accept_length_of, converted_accept_length, step_variance, survival_rate_of
-from selector.core.types import TEXT_TYPES, UNKNOWN_TEXT_TYPE, RequestView
+from selector.core.types import TEXT_TYPES, RequestView
 
 __all__ = [
     "HALF_LIFE_REQUESTS",
@@ -46,10 +44,8 @@ __all__ = [
     "survival_rate_of",
 ]
 
-HALF_LIFE_REQUESTS = 500.0
-REFINE_KEYS = 4_096
-_KEPT_ALARMS = 64
 _EVERY_TYPE = (1.0 / len(TEXT_TYPES),) * len(TEXT_TYPES)
+"""Probabilities of a text of which nothing is known."""
 _LEAST_SHARE = 0.02
 """Probability of a type from which on its slow requests count."""
 
@@ -69,52 +65,8 @@ class Estimate:
     """How often a drift made it begin anew."""
 
 
-class AcceptanceModel:
-    """Accept length per arm and text type: prior from the profile, updated online.
-
-    Samples that cannot be (negative, above the verify width, without a pass) are refused and counted in
-    `refused_samples`. Not thread-safe.
-    """
-
-    def __init__(
-        self,
-        priors: Mapping[str, Mapping[str, AcceptancePrior]],
-        verify_tokens: Mapping[str, int],
-        *,
-        half_life_requests: float = HALF_LIFE_REQUESTS,
-        refine_keys: int = REFINE_KEYS,
-    ) -> None:
-        """Raises `DomainError` for a prior that its verify width cannot yield."""
-        self._verify_tokens = dict(verify_tokens)
-        self.half_life_requests = half_life_requests
-        self.learning: dict[str, Arm] = {
-            arm: Arm(arm, priors.get(arm, {}), width) for arm, width in self._verify_tokens.items() if width > 1
-        }
-        """By arm; an arm that verifies one token has nothing to learn. For `acceptancestate`."""
-        self.refinement = Refinement(refine_keys)
-        self.samples = 0
-        self.refused_samples = 0
-        self.drift_alarms: deque[DriftAlarm] = deque(maxlen=_KEPT_ALARMS)
-        """The last ones, oldest first."""
-        self.drift_alarm_count = 0
-        self._one = dict.fromkeys([*TEXT_TYPES, UNKNOWN_TEXT_TYPE], 1.0)
-        self._means: dict[str, dict[str, float]] = dict.fromkeys(self._verify_tokens, self._one)
-        for arm in self.learning:
-            self.derive(arm)
-
-    def derive(self, arm: str) -> None:
-        """Works out what predictions read, after cells of the arm were refreshed."""
-        learning = self.learning[arm]
-        learning.derive()
-        means = self._means[arm] = learning.means
-        means[UNKNOWN_TEXT_TYPE] = len(learning.inverse_means) / math.fsum(learning.inverse_means)
-
-    @property
-    def arms(self) -> tuple[str, ...]:
-        """The arms known to the model."""
-        return tuple(self._verify_tokens)
-
-    # ---- what is predicted
+class AcceptanceModel(AcceptanceEvidence):
+    """Accept length per arm and text type: what the evidence says, and what follows for a request."""
 
     def accept_length(self, arm: str, text_type: str, probabilities: Sequence[float] | None = None) -> float:
         """Expected accept length of a request on `arm`.
@@ -123,16 +75,18 @@ class AcceptanceModel:
         1/a. An unknown text type without probabilities counts every type alike. Raises `KeyError` for an unknown arm or
         text type, `ValueError` for probabilities of another length.
         """
+        self._catch_up()
         if probabilities is None:
             return self._means[arm][text_type]
         if len(probabilities) != len(TEXT_TYPES):
             raise ValueError(f"{len(probabilities)} probabilities for {len(TEXT_TYPES)} text types")
         if self._verify_tokens[arm] == 1:
             return 1.0
-        return 1.0 / math.fsum(map(mul, probabilities, self.learning[arm].inverse_means))
+        return 1.0 / math.fsum(map(mul, probabilities, self._learning[arm].inverse_means))
 
     def mean_accept_lengths(self, arm: str) -> Mapping[str, float]:
         """`accept_length` of `arm` by text type, the unknown one included. Not kept up to date: ask per decision."""
+        self._catch_up()
         return self._means[arm]
 
     def request_spread(self, arm: str, text_type: str) -> float:
@@ -191,14 +145,14 @@ class AcceptanceModel:
 
     def samples_behind(self, arm: str, request: RequestView) -> float:
         """Requests behind the estimate for `request`: of its types, by their probabilities."""
-        learning = self.learning.get(arm)
+        self._catch_up()
+        learning = self._learning.get(arm)
         if learning is None:
             return 0.0
         cell = learning.cells.get(request.text_type)
         if cell and request.text_probabilities is None:
             return cell.samples
-        shares = request.text_probabilities or _EVERY_TYPE
-        return math.fsum(share * each.samples for share, each in zip(shares, learning.cells.values(), strict=True))
+        return math.fsum(map(mul, request.text_probabilities or _EVERY_TYPE, learning.samples))
 
     def _lengths(
         self,
@@ -211,7 +165,8 @@ class AcceptanceModel:
     ) -> tuple[float, float]:
         if self._verify_tokens[arm] == 1:
             return 1.0, 1.0
-        learning, deviate = self.learning[arm], normal_deviate(quantile)
+        self._catch_up()
+        learning, deviate = self._learning[arm], normal_deviate(quantile)
         cell, least = learning.cells.get(text_type), 1.0
         if cell and probabilities is None:
             mean, variance = cell.mean, cell.relative_variance(cell.mean, output_tokens)
@@ -231,91 +186,9 @@ class AcceptanceModel:
                 variance = cell.relative_variance(mean, output_tokens)
         return mean, max(1.0, least, _slow(mean, variance, deviate))
 
-    def _refined(self, arm: str, mean: float, text_type: str, request: RequestView) -> float:
-        """The mean with what is known of the request's context, temperature and key."""
-        effect = self.learning[arm].effects.factor(text_type, request.prompt_tokens, request.temperature)
-        refined = mean * effect
-        if request.refine_key is not None:
-            refined = 1.0 + (refined - 1.0) * self.refinement.factor(request.refine_key, arm)
-        return min(max(refined, 1.0), float(self._verify_tokens[arm]))
-
-    # ---- what is learnt
-
-    def observe(
-        self,
-        arm: str,
-        text_type: str,
-        verify_passes: int,
-        accepted_drafts: int,
-        *,
-        request: RequestView | None = None,
-        at_s: float | None = None,
-    ) -> bool:
-        """Adds a finished request; returns whether the sample was possible and therefore used.
-
-        `request` is its view, for the probabilities of its types, its context, temperature and key; `at_s` the time
-        that a drift alarm gets. An unknown text type teaches nothing about any type and is not used, nor is it counted
-        as refused.
-        """
-        learning = self.learning.get(arm)
-        if learning is None or text_type == UNKNOWN_TEXT_TYPE:
-            return False
-        if verify_passes <= 0 or accepted_drafts < 0 or accepted_drafts > verify_passes * (learning.width - 1):
-            self.refused_samples += 1
-            return False
-        tokens = verify_passes + accepted_drafts
-        shares = shares_of(text_type, None if request is None else request.text_probabilities)
-        factor = self._factor(arm, learning, shares, request)
-        seen = deviation(learning, shares, verify_passes, tokens, factor)
-        self.samples += 1
-        add(learning, shares, verify_passes, tokens, seen.expected_passes, self.half_life_requests)
-        shift = None
-        if seen.tested:
-            if request is not None:
-                add_to_effects(learning, shares, request, seen, verify_passes)
-                if request.refine_key is not None:
-                    passes = float(verify_passes), seen.expected_passes
-                    self.refinement.add(request.refine_key, arm, tokens, *passes, seen.variance)
-            shift = shift_of(learning, shares, seen.z, verify_passes, tokens)
-        if shift is None:
-            self.derive(arm)
-        else:
-            self._restart(arm, learning, shift, at_s)
-        return True
-
-    def _factor(self, arm: str, learning: Arm, shares: Mapping[str, float], request: RequestView | None) -> float:
-        """By what the request's accept length is known to differ from that of its types."""
-        if request is None or not (learning.effects.any_applied or request.refine_key is not None):
-            return 1.0
-        mean = 1.0 / math.fsum(share / learning.cells[name].mean for name, share in shares.items())
-        return self._refined(arm, mean, max(shares, key=shares.__getitem__), request) / mean
-
-    def _restart(self, arm: str, learning: Arm, shift: Shift, at_s: float | None) -> None:
-        """A drift: estimates begin anew; keys of an arm that moved as a whole do too."""
-        main = max(shift.recent, key=lambda name: shift.recent[name].requests)
-        before = learning.cells[main].mean
-        restart(learning, shift)
-        whole = len(shift.moved) == len(TEXT_TYPES)
-        if whole:
-            self.refinement.forget_arm(arm)
-        self.derive(arm)
-        self.drift_alarm_count += 1
-        self.drift_alarms.append(
-            DriftAlarm(
-                arm=arm,
-                text_types=shift.moved,
-                whole_arm=whole,
-                direction=shift.direction,
-                accept_length_before=before,
-                accept_length_after=learning.cells[main].mean,
-                arm_requests=learning.requests,
-                requests_since_shift=shift.requests,
-                at_s=at_s,
-            )
-        )
-
     def snapshot(self) -> dict[str, dict[str, float]]:
         """Mean accept length per arm and text type, for reports."""
+        self._catch_up()
         return {arm: {text_type: self._means[arm][text_type] for text_type in TEXT_TYPES} for arm in self._means}
 
     def _cell(self, arm: str, text_type: str) -> Cell | None:

@@ -65,6 +65,7 @@ class Cell:
         "doubt",
         "epoch",
         "known",
+        "log_weight",
         "mean",
         "others",
         "own",
@@ -76,6 +77,7 @@ class Cell:
         "shape",
         "spread",
         "step_variance",
+        "weighted_log",
     )
 
     def __init__(self, prior: AcceptancePrior, *, known: bool, shape: StepShape) -> None:
@@ -96,6 +98,10 @@ class Cell:
         self.mean = prior.mean
         self.step_variance = 0.0
         """Of a step at `mean`, as `deviation` worked out by the arm."""
+        self.log_weight = 0.0
+        """w_x above; 0 where no request, or no profile, says anything of λ_x."""
+        self.weighted_log = 0.0
+        """λ_x w_x."""
         self.deviation = 0.0
         """Standard deviation of the posterior around `mean`."""
         self.refresh()
@@ -111,9 +117,16 @@ class Cell:
         guarded = (self.prior.mean * _GUARD_PASSES + total.tokens) / (_GUARD_PASSES + total.passes)
         step_variance = self.shape.variance(guarded)
         self.spread = total.spread(self.prior.request_spread, step_variance)
-        self.ratio_variance = (
-            math.inf if self.ratio is None else max(1e-9, total.ratio_variance(step_variance, self.spread))
-        )
+        self.log_weight = self.weighted_log = 0.0
+        if self.ratio is None:
+            self.ratio_variance = math.inf
+            return
+        self.ratio_variance = max(1e-9, total.ratio_variance(step_variance, self.spread))
+        if self.known:
+            drafts = self.ratio - 1.0 + _GUARD_DRAFTS
+            log_ratio = math.log(drafts / (self.prior.mean - 1.0 + _GUARD_DRAFTS))
+            self.log_weight = 1.0 / (self.ratio_variance / (drafts * drafts) + TYPE_DEVIATION**2)
+            self.weighted_log = self.log_weight * log_ratio
 
     def relative_variance(self, mean: float, output_tokens: float) -> float:
         """Of the passes per token of a request of `output_tokens`, with an accept length of `mean`."""
@@ -135,7 +148,7 @@ class Arm:
 
     __slots__ = (
         "_squares", "_step_squares", "biases", "cells", "detector", "effects", "inverse_means", "log_ratio", "means",
-        "requests", "width",
+        "requests", "samples", "width",
     )  # fmt: skip
 
     def __init__(self, name: str, priors: Mapping[str, AcceptancePrior], width: int) -> None:
@@ -164,24 +177,24 @@ class Arm:
                 continue
             passes += cell.own.passes + cell.others.passes
             tokens += cell.own.tokens + cell.others.tokens
-            if cell.known:
-                drafts = cell.ratio - 1.0 + _GUARD_DRAFTS
-                log_ratio = math.log(drafts / (cell.prior.mean - 1.0 + _GUARD_DRAFTS))
-                weight = 1.0 / (cell.ratio_variance / (drafts * drafts) + TYPE_DEVIATION**2)
-                weights += weight
-                weighted += weight * log_ratio
+            weights += cell.log_weight
+            weighted += cell.weighted_log
         self.log_ratio = weighted / weights
         arm_variance = 1.0 / weights
         unknown = tokens / passes if passes else None
+        arm_ratio = math.exp(self.log_ratio) if self.log_ratio else 1.0
         self.inverse_means: list[float] = []
+        self.samples: list[float] = []
+        """Of the cells, in the order of `TEXT_TYPES`, as are `inverse_means`."""
         self.means: dict[str, float] = {}
         self._squares: list[float] = []
         self._step_squares: list[float] = []
         for text_type, cell in self.cells.items():
-            self._weigh(cell, arm_variance, unknown)
+            self._weigh(cell, arm_ratio, arm_variance, unknown)
             self.means[text_type] = cell.mean
             inverse = 1.0 / cell.mean
             self.inverse_means.append(inverse)
+            self.samples.append(cell.samples)
             self._squares.append((1.0 + cell.spread * cell.spread) * inverse * inverse)
             self._step_squares.append(cell.step_variance * inverse**3)
 
@@ -196,13 +209,15 @@ class Arm:
         square = math.fsum(map(mul, shares, self._squares)) + math.fsum(map(mul, shares, self._step_squares)) / tokens
         return 1.0 / inverse, max(0.0, square / (inverse * inverse) - 1.0)
 
-    def _weigh(self, cell: Cell, arm_variance: float, unknown: float | None) -> None:
-        drafts = self.width - 1.0
+    def _weigh(self, cell: Cell, arm_ratio: float, arm_variance: float, unknown: float | None) -> None:
+        width = float(self.width)
+        drafts = width - 1.0
         if cell.known:
             # 1 + (a − 1) is not a to the last digit: a profile that nothing speaks against is taken as it stands.
             expected = cell.prior.mean
             if self.log_ratio:
-                expected = min(float(self.width), 1.0 + (expected - 1.0) * math.exp(self.log_ratio))
+                expected = 1.0 + (expected - 1.0) * arm_ratio
+                expected = expected if expected < width else width
             deviation = max(TYPE_DEVIATION * (expected - 1.0), _LEAST_DEVIATION_FRAC * drafts) * cell.doubt
         else:
             expected, deviation = (cell.prior.mean if unknown is None else unknown), 0.5 * drafts
@@ -212,7 +227,7 @@ class Arm:
             cell.mean, posterior = expected, variance + of_arm
         else:
             to_prior = cell.ratio_variance / (cell.ratio_variance + variance)
-            cell.mean = min(float(self.width), max(1.0, to_prior * expected + (1.0 - to_prior) * cell.ratio))
+            cell.mean = min(width, max(1.0, to_prior * expected + (1.0 - to_prior) * cell.ratio))
             posterior = (1.0 - to_prior) * cell.ratio_variance + to_prior * to_prior * of_arm
         cell.deviation = math.sqrt(posterior)
         cell.step_variance = cell.shape.variance(cell.mean)

@@ -21,17 +21,27 @@ from selector.core.eligibility import eligible
 from selector.core.livesettings import ArmSetting, LiveSettings
 from selector.core.policy import Policy, PolicyContext, ShowsState
 from selector.core.tracker import FleetTracker, OutputLengthModel
-from selector.core.types import Correction, Decision, Finish, Outcome, RequestView
+from selector.core.types import Correction, Decision, Finish, FleetView, Outcome, RequestView
 from selector.errors import DomainError, PolicyError
 
 
 class Controller:
     """Runs a policy over a fleet. Not thread-safe: one event loop or one simulation owns it."""
 
-    def __init__(self, context: PolicyContext, policy: Policy, *, fallback: Policy | None = None) -> None:
+    def __init__(
+        self,
+        context: PolicyContext,
+        policy: Policy,
+        *,
+        fallback: Policy | None = None,
+        learns_later: bool = False,
+        explains: bool = True,
+    ) -> None:
         """With a `fallback`, a policy that raises or breaks its contract is counted and the fallback decides.
 
-        Without one (the simulator), the error is raised.
+        Without one (the simulator), the error is raised. What `learns_later` learns acceptance when somebody asks for
+        it, to the same result; until then every ended request is kept. Without `explains` nobody reads the candidates
+        of decisions.
         """
         self.context = context
         self.tracker = FleetTracker(context.backends)
@@ -46,6 +56,9 @@ class Controller:
         self._policy = policy
         self._fallback = fallback
         self._names = frozenset(spec.name for spec in context.backends)
+        self._explains = explains
+        acceptance = context.acceptance
+        self._learn = acceptance.observe_later if learns_later else acceptance.observe
 
     def expected_output_tokens(
         self, text_type: str, max_output_tokens: int | None, probabilities: Sequence[float] | None = None
@@ -57,17 +70,21 @@ class Controller:
         """Decides, and counts the request as in flight on the chosen backend (unless it is refused)."""
         fleet = self.tracker.view(now_s)
         try:
-            decision = self._policy.decide(request, fleet)
+            decision = self._decided(self._policy, request, fleet)
             self._check(decision)
         except Exception as error:  # a policy is foreign code: whatever it raises must not fail a request
             if self._fallback is None:
                 raise
             self.policy_failures += 1
             self.last_policy_failure = f"{type(error).__name__}: {error}"
-            decision = self._fallback.decide(request, fleet)
+            decision = self._decided(self._fallback, request, fleet)
         if decision.backend is not None:
             self.tracker.dispatched(request, decision.backend, now_s)
         return decision
+
+    def _decided(self, policy: Policy, request: RequestView, fleet: FleetView) -> Decision:
+        decision = policy.decide(request, fleet)
+        return decision.explained() if self._explains else decision
 
     def _check(self, decision: Decision) -> None:
         if decision.backend is not None and decision.backend not in self._names:
@@ -147,7 +164,7 @@ class Controller:
         if not self.tracker.finished(outcome.request_id, now_s):
             return False
         if settings is not None and outcome.verify_passes is not None and outcome.accepted_drafts is not None:
-            self.context.acceptance.observe(
+            self._learn(
                 self.context.spec(outcome.backend).acceptance_arm(settings) if settings else outcome.arm,
                 outcome.text_type,
                 outcome.verify_passes,

@@ -7,10 +7,10 @@ every backend that can serve the request, and says what to do when none is feasi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from selector.core.contention import neighbours
-from selector.core.eligibility import context_tokens
+from selector.core.eligibility import can_ever_serve
 from selector.core.leastloaded import requests_in_words
 from selector.core.policy import PolicyContext
 from selector.core.prediction import (
@@ -23,7 +23,7 @@ from selector.core.prediction import (
     predict_with,
 )
 from selector.core.stalls import PrefillWork, miss_probability, normal_deviate
-from selector.core.types import BackendView, Decision, FleetView, RequestView
+from selector.core.types import BackendView, Decision, FleetView, LazyCandidates, RequestView
 
 _MOST_PREFILL_FRAC = 0.9
 """Bound of the prefill share: a burst of prompts may take longer than the window it is spread over."""
@@ -61,31 +61,22 @@ class PrefillShare:
 
 
 class Look:
-    """Predictions of one request over one view of the fleet, each made when it is first asked for.
+    """Predictions of one request over one view of the fleet, each made when it is first asked for."""
 
-    Iterating makes them all.
-    """
-
-    __slots__ = ("_bursts", "_context_tokens", "_forecast", "_made", "fleet", "lengths", "request")
+    __slots__ = ("_bursts", "_forecast", "_made", "fleet", "lengths", "request")
 
     def __init__(self, forecast: Forecast, request: RequestView, fleet: FleetView) -> None:
         self._forecast = forecast
         self._made: dict[int, Prediction | None] = {}
         work = forecast.prefill_work
         self._bursts = Bursts(work.dispersion_s, work.excess_s)
-        self._context_tokens = context_tokens(request)
         self.fleet = fleet
         self.request = request
         self.lengths = forecast.lengths(request)
 
     def can_serve(self, index: int) -> bool:
-        """Whether the backend of that place is available and can serve the request (`can_ever_serve`)."""
-        spec, needs = self._forecast.backends[index], self.request.needs
-        return (
-            self.fleet.backends[index].available
-            and self._context_tokens <= spec.max_context_tokens
-            and not (needs and needs & spec.cannot_serve)
-        )
+        """Whether the backend of that place is available and can serve the request."""
+        return self.fleet.backends[index].available and can_ever_serve(self.request, self._forecast.backends[index])
 
     def at(self, index: int) -> Prediction | None:
         """The prediction for the backend of that place in the fleet; `None` where it cannot serve the request."""
@@ -108,8 +99,9 @@ class Look:
         """Those of every backend that can serve the request, in the fleet's order."""
         return [found for index in range(len(self.fleet.backends)) if (found := self.at(index)) is not None]
 
-    def __iter__(self) -> Iterator[Prediction]:
-        return iter(self.all())
+    def of_arm(self, arm: str) -> list[Prediction]:
+        """Those of the backends of one arm that can serve the request, in the fleet's order."""
+        return [found for index in self._forecast.of_arm.get(arm, ()) if (found := self.at(index)) is not None]
 
     def made(self) -> list[Prediction]:
         """Those made so far."""
@@ -157,6 +149,11 @@ class Forecast:
         self._prefill = PrefillShare()
         self.prefill_frac = self._prefill.frac
         self._work = PrefillWork()
+        of_arm: dict[str, list[int]] = {}
+        for index, spec in enumerate(context.backends):
+            of_arm.setdefault(spec.arm, []).append(index)
+        self.of_arm: Mapping[str, Sequence[int]] = of_arm
+        """The places in the fleet of each arm's backends."""
         self._loads: list[RunningLoad | None] = [None] * len(context.backends)
         self.neighbours = neighbours(context.backends)
         """For each backend, the places in the fleet of those that share a GPU with it."""
@@ -172,10 +169,7 @@ class Forecast:
     def predictions(self, request: RequestView, fleet: FleetView, *, arm: str | None = None) -> list[Prediction]:
         """One prediction per eligible backend (of `arm`, if given), in the fleet's order."""
         look = self.look(request, fleet)
-        if arm is None:
-            return look.all()
-        indices = [index for index, spec in enumerate(self.backends) if spec.arm == arm]
-        return [found for index in indices if (found := look.at(index)) is not None]
+        return look.all() if arm is None else look.of_arm(arm)
 
     def load(self, index: int, view: BackendView) -> RunningLoad:
         """What runs on the backend of that place."""
@@ -201,22 +195,22 @@ class Forecast:
         request: RequestView,
         fleet: FleetView,
         best: Prediction,
-        predictions: Sequence[Prediction],
+        told: Callable[[], Sequence[Prediction]],
         reason: str,
         *,
         cached_tokens: float = 0.0,
     ) -> Decision:
-        """The decision for `best`, with every prediction as a candidate; counts the request as sent there.
+        """The decision for `best`, with the predictions that `told` gives as candidates; counts the request as sent.
 
-        `cached_tokens` of its prompt are expected in the backend's prefix cache.
+        `told` is called when somebody looks at them. `cached_tokens` of its prompt are expected in the backend's prefix
+        cache.
         """
         prefill = self._specs[best.backend].cost.prefill
         prefill_ms = prefill.stall_ms(request.prompt_tokens - cached_tokens, after=cached_tokens)
         self._prefill.sent(best.backend, prefill_ms, fleet.now_s)
         self._work.sent(prefill_ms, fleet.now_s)
-        return Decision(
-            backend=best.backend, reason=reason, candidates=tuple([found.candidate() for found in predictions])
-        )
+        candidates = LazyCandidates(lambda: tuple([found.candidate() for found in told()]))
+        return Decision(backend=best.backend, reason=reason, candidates=candidates)
 
 
 def least_violation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from selector.core.eligibility import eligible
+from selector.core.eligibility import able
 from selector.core.policy import PolicyContext
 from selector.core.types import BackendView, Decision, FleetView, RequestView
 from selector.errors import PolicyError
@@ -21,23 +21,28 @@ def least_loaded_on(
     The first in the fleet's order wins among equals. The reason says `why` (words for choosing the first arm) unless
     that arm cannot serve the request now, which it says instead.
     """
-    able = [view for view, _ in eligible(request, fleet, context)]
-    if not able:
-        return REFUSAL
+    serves = able(request, context)
     for arm in arms:
-        of_arm = [view for view in able if view.arm == arm]
-        if of_arm:
-            return _fewest_requests(of_arm, f"{why}least loaded of {arm}")
+        of_arm = _fewest_requests(fleet.backends, serves, arm)
+        if of_arm is not None:
+            return _sent_to(of_arm, f"{why}least loaded of {arm}")
         why = f"no backend of {arms[0]} can serve it, "
-    return _fewest_requests(able, f"{why}least loaded")
+    best = _fewest_requests(fleet.backends, serves, None)
+    return REFUSAL if best is None else _sent_to(best, f"{why}least loaded")
 
 
-def _fewest_requests(views: Sequence[BackendView], words: str) -> Decision:
-    best = views[0]
-    for view in views:
-        if view.batch < best.batch:
-            best = view
-    return Decision(backend=best.name, reason=f"{words}: {requests_in_words(best.batch)}")
+def _fewest_requests(views: Sequence[BackendView], serves: Sequence[bool], arm: str | None) -> BackendView | None:
+    """The first with the fewest requests of those that are available, can serve it and run `arm`, if one is given."""
+    best: BackendView | None = None
+    fewest = 0
+    for view, can in zip(views, serves, strict=True):
+        if (best is None or view.batch < fewest) and can and view.available and (arm is None or view.arm == arm):
+            best, fewest = view, view.batch
+    return best
+
+
+def _sent_to(view: BackendView, words: str) -> Decision:
+    return Decision(backend=view.name, reason=f"{words}: {requests_in_words(view.batch)}")
 
 
 def requests_in_words(count: int) -> str:

@@ -61,6 +61,10 @@ class Planner:
         self._acceptance = acceptance
         self._quantile = quantile
         self._halved_tbt_frac = halved_tbt_frac
+        self._settings: Mapping[str, Sequence[ArmSetting]] = {
+            arm: pool.spec.settings for arm, pool in self._pools.items() if pool.spec.settings
+        }
+        """All live settings by arm, as launched first."""
         self._merge = DemandMerge(tuple(self._pools), acceptance)
 
     def solve(
@@ -111,6 +115,41 @@ class Planner:
         plan = yield from self._searched(merged, scored, current, keep_within_frac)
         return replace(plan, arms_of={demand.key: plan.arms_of[member_of[demand.key]] for demand in demands})
 
+    def extended(
+        self,
+        current: Plan,
+        demands: Sequence[Demand],
+        key: DemandKey,
+        *,
+        usable: Mapping[str, int] | None = None,
+        population: float | None = None,
+        settings: Mapping[str, Sequence[ArmSetting]] | None = None,
+    ) -> Plan:
+        """`current` with the demand of that key, which it does not know, on the arm with which the whole costs least.
+
+        The others keep their arms, and arms the live settings that `current` wants; an arm of which it knows none that
+        may be chosen stays at those in force. What is best for the new demand alone is often a backend that nobody else
+        needs. `demands` is the whole load, the new one included; others that `current` does not know are left out. The
+        rest is as in `solving`.
+        """
+        counts = self._counts(usable)
+        known = [d for d in demands if d.key == key or counts.get(next(iter(current.arms_of.get(d.key, ())), ""))]
+        if not any(counts.values()):
+            return current
+        merged, member_of = self._merge.merged(known)
+        member = member_of[key]
+        if member != key:  # every arm serves it like one that is planned for
+            return replace(current, arms_of={**current.arms_of, key: current.arms_of[member]})
+        kept_settings = {
+            arm: [next((each for each in choices if each.values == current.settings_of.get(arm)), choices[0])]
+            for arm, choices in (self._settings if settings is None else settings).items()
+        }
+        scored = self._scored(merged, counts, population, kept_settings)
+        kept = {demand.key: current.arms_of[demand.key][0] for demand in merged if demand.key != key}
+        plans = [scored.plan({**kept, key: arm}) for arm in scored.arms]
+        best = min(plans, key=lambda plan: plan.score)
+        return replace(best, arms_of={**current.arms_of, key: best.arms_of[key]})
+
     def evaluate(
         self,
         demands: Sequence[Demand],
@@ -133,7 +172,6 @@ class Planner:
         settings: Mapping[str, Sequence[ArmSetting]] | None = None,
         keep_settings_within_frac: float = 0.0,
     ) -> PlanScore:
-        all_settings = {arm: pool.spec.settings for arm, pool in self._pools.items() if pool.spec.settings}
         return PlanScore(
             self._pools,
             counts,
@@ -143,7 +181,7 @@ class Planner:
             idle_w=self.idle_w,
             population=population,
             halved_tbt_frac=self._halved_tbt_frac,
-            settings=all_settings if settings is None else settings,
+            settings=self._settings if settings is None else settings,
             keep_settings_within_frac=keep_settings_within_frac,
         )
 

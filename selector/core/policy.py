@@ -17,7 +17,7 @@ Rules, enforced by tests/contract for every shipped policy:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from selector.core.acceptance import AcceptanceModel
@@ -50,6 +50,11 @@ class BackendSpec:
         setting = self.setting(values)
         return self.arm if setting is None else setting.named(self.arm)
 
+    @property
+    def longest_tokens(self) -> int:
+        """Prompt and answer of the longest request that it can hold, by its context and by its KV cache."""
+        return min(self.max_context_tokens, self.max_kv_tokens)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyContext:
@@ -63,13 +68,25 @@ class PolicyContext:
     seed: int = 0
     settings_every_s: float = 10.0
     """Live settings of a backend change at most this often, whatever a policy wants."""
+    alike: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """For each backend, the place of the first one that can serve the same requests: who asks once need not again."""
+    kinds: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The places that occur in `alike`, once each."""
+    _by_name: Mapping[str, BackendSpec] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        first: dict[object, int] = {}
+        alike = [
+            first.setdefault((spec.max_context_tokens, spec.max_kv_tokens, spec.cannot_serve), place)
+            for place, spec in enumerate(self.backends)
+        ]
+        object.__setattr__(self, "alike", tuple(alike))
+        object.__setattr__(self, "kinds", tuple(first.values()))
+        object.__setattr__(self, "_by_name", {spec.name: spec for spec in self.backends})
 
     def spec(self, backend: str) -> BackendSpec:
         """The spec of the backend of that name. Raises `KeyError`."""
-        for spec in self.backends:
-            if spec.name == backend:
-                return spec
-        raise KeyError(backend)
+        return self._by_name[backend]
 
     def by_arm(self) -> Mapping[str, tuple[BackendSpec, ...]]:
         """Backends by arm, in the fleet's order."""

@@ -126,7 +126,7 @@ NO_BURSTS = Bursts()
 class RunningLoad:
     """What the requests on a backend cost and want, worked out once per view."""
 
-    __slots__ = ("acceptance_arm", "known", "requests_of", "step_j", "step_ms", "tightest_ms", "view")
+    __slots__ = ("_kinds", "acceptance_arm", "step_j", "step_ms", "tightest_ms", "view")
 
     def __init__(self, view: BackendView, spec: BackendSpec) -> None:
         self.view = view
@@ -134,17 +134,24 @@ class RunningLoad:
         self.step_ms, self.step_j = 0.0, 0.0
         if view.batch:
             self.step_ms, self.step_j = spec.cost.step.step(view.batch, view.mean_context_tokens)
-        self.known = 0
-        requests_of: dict[str, int] = {}
         tightest_ms: dict[str, float] = {}
         for group in view.groups:
-            text_type, target_ms = group.text_type, group.tbt_target_ms
-            self.known += group.requests
-            requests_of[text_type] = requests_of.get(text_type, 0) + group.requests
-            if target_ms is not None and target_ms < tightest_ms.get(text_type, math.inf):
-                tightest_ms[text_type] = target_ms
-        self.requests_of = tuple(requests_of.items())
+            target_ms = group.tbt_target_ms
+            if target_ms is not None and target_ms < tightest_ms.get(group.text_type, math.inf):
+                tightest_ms[group.text_type] = target_ms
         self.tightest_ms = tuple(tightest_ms.items())
+        """The tightest target of each text type that has one."""
+        self._kinds: tuple[tuple[str, int], ...] | None = None
+
+    @property
+    def requests_of(self) -> tuple[tuple[str, int], ...]:
+        """Requests by text type, of those of which it is known; counted when first asked for."""
+        if self._kinds is None:
+            requests_of: dict[str, int] = {}
+            for group in self.view.groups:
+                requests_of[group.text_type] = requests_of.get(group.text_type, 0) + group.requests
+            self._kinds = tuple(requests_of.items())
+        return self._kinds
 
 
 def predict(
@@ -250,9 +257,10 @@ def goodput(load: RunningLoad, lengths: AcceptLengths, found: Prediction, prefil
     """
     # Foreign requests, of which nothing is known, are taken to accept like the new one.
     before = load.view.batch
-    tokens = (before - load.known) * found.accept_length
+    requests_of = load.requests_of
+    tokens = (before - sum([requests for _, requests in requests_of])) * found.accept_length
     means = lengths.means(load.acceptance_arm)
-    for text_type, requests in load.requests_of:
+    for text_type, requests in requests_of:
         tokens += requests * means[text_type]
     after_per_s = 1e3 * (tokens + found.accept_length) / found.pace_ms
     before_per_s = 1e3 * tokens * (1.0 - prefill_frac) / load.step_ms if before else 0.0

@@ -20,9 +20,9 @@ the same beat.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from hashlib import blake2b
 
+from selector.core.forecast import Look
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.core.prediction import Prediction
 from selector.core.types import RequestView
@@ -45,6 +45,8 @@ class Prober:
         """Shares at least 0; 0 never probes."""
         self._context = context
         self._specs: dict[str, BackendSpec] = {spec.name: spec for spec in context.backends}
+        self._arms = tuple(arm for arm in context.by_arm() if arm in context.acceptance.learning)
+        """Those with a drafter: of the others there is nothing to learn."""
         self._requests_frac, self._energy_frac = requests_frac, energy_frac
         self.decisions = 0
         self.probes = 0
@@ -62,15 +64,14 @@ class Prober:
         self._silent: dict[str, tuple[int, int]] = {}
         """Arm → probes sent since it last taught anything, and how much it had taught by then."""
 
-    def instead(
-        self, request: RequestView, predictions: Iterable[Prediction], chosen: Prediction, now_s: float
-    ) -> Prediction | None:
-        """The place to probe with this request in place of `chosen`, or `None`. Every decision has to be told."""
+    def instead(self, look: Look, chosen: Prediction, now_s: float) -> Prediction | None:
+        """The place to probe with the request in place of `chosen`, or `None`. Every decision has to be told."""
+        request = look.request
         self.decisions += 1
         count = self._decisions_of_type[request.text_type] = self._decisions_of_type.get(request.text_type, 0) + 1
         tokens = request.expected_output_tokens
         self.budget_j += self._energy_frac * tokens * self._j_per_token(chosen, chosen.accept_length, request, chosen)
-        probe = self._probe(request, predictions, chosen, count, now_s)
+        probe = self._probe(look, chosen, count, now_s)
         self._used[(probe or chosen).arm, request.text_type] = count
         if probe is not None:
             self.probes += 1
@@ -80,9 +81,8 @@ class Prober:
             self._silent[probe.arm] = (sent + 1 if now_taught == taught else 1, now_taught)
         return probe
 
-    def _probe(
-        self, request: RequestView, predictions: Iterable[Prediction], chosen: Prediction, count: int, now_s: float
-    ) -> Prediction | None:
+    def _probe(self, look: Look, chosen: Prediction, count: int, now_s: float) -> Prediction | None:
+        request = look.request
         credit = self._requests_frac * self.decisions - self.probes
         if credit < 1.0:
             self._burst = None
@@ -90,7 +90,7 @@ class Prober:
         if self._burst is None:
             if credit < BURST or not self._begins(now_s):
                 return None
-            found = self._left(request, predictions, chosen, count)
+            found = self._left(look, chosen, count)
             if found is None:
                 return None
             self._burst = found.arm, request.text_type, self.decisions + _GIVEN_UP_AFTER_DECISIONS
@@ -102,31 +102,29 @@ class Prober:
             self._burst = None
         if request.text_type != text_type:
             return None
-        places = [each for each in predictions if each.arm == arm and self._affordable(each, chosen, request)]
+        places = [each for each in look.of_arm(arm) if self._affordable(each, chosen, request)]
         return max(places, key=lambda each: each.batch, default=None)
 
     def _begins(self, now_s: float) -> bool:
         key = f"{self._context.seed} {now_s!r} {self.decisions}".encode()
         return blake2b(key, digest_size=1).digest()[0] % _BEGINS_ONE_IN == 0
 
-    def _left(
-        self, request: RequestView, predictions: Iterable[Prediction], chosen: Prediction, count: int
-    ) -> Prediction | None:
+    def _left(self, look: Look, chosen: Prediction, count: int) -> Prediction | None:
         """The best place of the arm that has been left for longest, of those that might be worth it."""
+        request = look.request
         now_j = self._j_per_token(chosen, chosen.accept_length, request, chosen)
         best: tuple[int, float, Prediction] | None = None
-        for found in predictions:
-            used = self._used.get((found.arm, request.text_type), 0)
-            if found.arm == chosen.arm or self._is_silent(found):
+        for arm in self._arms:
+            used = self._used.get((arm, request.text_type), 0)
+            if arm == chosen.arm or count - used < self._wait(arm, request.text_type):
                 continue
-            if count - used < self._wait(found.arm, request.text_type):
-                continue
-            hoped = self._hoped(found.acceptance_arm, request.text_type)
-            if hoped is None or not self._affordable(found, chosen, request):
-                continue
-            hoped_j = self._j_per_token(found, hoped, request, chosen)
-            if hoped_j < now_j and (best is None or (used, hoped_j) < best[:2]):
-                best = used, hoped_j, found
+            for found in look.of_arm(arm):
+                hoped = self._hoped(found.acceptance_arm, request.text_type)
+                if hoped is None or self._is_silent(found) or not self._affordable(found, chosen, request):
+                    continue
+                hoped_j = self._j_per_token(found, hoped, request, chosen)
+                if hoped_j < now_j and (best is None or (used, hoped_j) < best[:2]):
+                    best = used, hoped_j, found
         return best[2] if best else None
 
     def _wait(self, arm: str, text_type: str) -> int:

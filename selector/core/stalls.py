@@ -32,6 +32,8 @@ SHORT_ANSWER_FRAC = 1 / 3
 the Azure 2023 traces it is about the first quartile (conversation 81 of 201 tokens, code 9 of 28)."""
 
 _MOST_PREFILL_FRAC = 0.95
+_PRIOR_SECONDS = 20.0
+"""Arrivals are taken as random with the weight of so many seconds: one burst at the start is not yet a habit."""
 _UNIFORM_DEVIATION = 12.0**-0.5
 """Standard deviation of what lies evenly between 0 and 1."""
 
@@ -76,13 +78,25 @@ def normal_deviate(quantile: float) -> float:
 class PrefillWork:
     """Dispersion of the prefill work sent to a whole fleet, from moments of its seconds that fade over `window_s`."""
 
-    __slots__ = ("_bin", "_bin_squares", "_keep", "_mean", "_prompt_squares", "_square", "_weight", "_work_s")
+    __slots__ = (
+        "_bin", "_bin_squares", "_keep", "_mean", "_prompt_squares", "_seconds", "_square", "_weight", "_work_s",
+        "dispersion_s", "excess_s",
+    )  # fmt: skip
 
     def __init__(self, *, window_s: float = 30.0) -> None:
         self._keep = math.exp(-1.0 / window_s)
         self._bin: int | None = None
         self._work_s = self._bin_squares = 0.0
         self._weight = self._mean = self._square = self._prompt_squares = 0.0
+        self._seconds = 0
+        """Since the first request, none faded."""
+        self.dispersion_s = 0.0
+        """D: variance over mean of the work in one second; 0 before two seconds were seen."""
+        self.excess_s = 0.0
+        """x: by how much D exceeds that of random arrivals, over the share of time that prefill takes of one GPU.
+
+        Few seconds say little of a variance: until more were seen, part of it is taken for chance.
+        """
 
     def sent(self, prefill_ms: float, now_s: float) -> None:
         """A request whose prompt takes `prefill_ms` was sent at `now_s`."""
@@ -97,7 +111,9 @@ class PrefillWork:
             self._mean *= quiet
             self._square *= quiet
             self._prompt_squares *= quiet
+            self._seconds += second - self._bin
             self._bin, self._work_s, self._bin_squares = second, 0.0, 0.0
+            self._judge()
         prefill_s = prefill_ms / 1e3
         self._work_s += prefill_s
         self._bin_squares += prefill_s * prefill_s
@@ -108,17 +124,12 @@ class PrefillWork:
         self._square = self._square * self._keep + work_s * work_s
         self._prompt_squares = self._prompt_squares * self._keep + squares
 
-    @property
-    def dispersion_s(self) -> float:
-        """D: variance over mean of the work in one second; 0 before two seconds were seen."""
+    def _judge(self) -> None:
+        """Works out D and x: between two seconds they stand still, and every decision asks for them."""
         if self._weight < 1.5 or self._mean <= 0.0:
-            return 0.0
-        return max(0.0, self._square / self._mean - self._mean / self._weight)
-
-    @property
-    def excess_s(self) -> float:
-        """x: by how much D exceeds that of random arrivals, over the share of time that prefill takes of one GPU."""
-        if self._weight < 1.5 or self._mean <= 0.0:
-            return 0.0
+            self.dispersion_s = self.excess_s = 0.0
+            return
+        self.dispersion_s = max(0.0, self._square / self._mean - self._mean / self._weight)
         beyond_s = self.dispersion_s - self._prompt_squares / self._mean
-        return max(0.0, beyond_s) * self._weight / self._mean
+        trust = self._seconds / (self._seconds + _PRIOR_SECONDS)
+        self.excess_s = trust * max(0.0, beyond_s) * self._weight / self._mean

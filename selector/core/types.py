@@ -5,10 +5,11 @@ Nothing here holds a request's true output length: a policy cannot see the futur
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
+from typing import overload
 
 TEXT_TYPES: tuple[str, ...] = (
     "code",
@@ -165,6 +166,46 @@ class Candidate:
     """Finished requests behind that estimate, faded ones by what is left of them; 0 is the profile alone."""
 
 
+class LazyCandidates(Sequence[Candidate]):
+    """Candidates that are worked out when they are first looked at, since most decisions are never explained.
+
+    They tell what is known by then: whoever keeps a decision asks for `Decision.explained` before anything else
+    happens.
+    """
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], tuple[Candidate, ...]]) -> None:
+        self._make = make
+        self._made: tuple[Candidate, ...] | None = None
+
+    def _all(self) -> tuple[Candidate, ...]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Candidate]: ...
+
+    def __getitem__(self, index: int | slice) -> Candidate | Sequence[Candidate]:
+        return self._all()[index]
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return self._all() == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._all())
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Where a request goes, and why."""
@@ -172,9 +213,13 @@ class Decision:
     backend: str | None
     """Name of the backend; `None` refuses the request (the router answers 503)."""
     reason: str
-    candidates: tuple[Candidate, ...] = ()
+    candidates: Sequence[Candidate] = ()
     settings: Mapping[str, float] = field(default_factory=lambda: _NO_SETTINGS)
     """Live settings the policy wants in force on that backend; empty leaves them as they are."""
+
+    def explained(self) -> Decision:
+        """The decision with its candidates worked out: what is logged or kept."""
+        return self if isinstance(self.candidates, tuple) else replace(self, candidates=tuple(self.candidates))
 
 
 class Finish(StrEnum):

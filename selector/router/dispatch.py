@@ -266,8 +266,8 @@ class Dispatcher:
                 )
             raise RefusedRequest(400, message, nested=True)
         if not any(can_ever_serve(view, spec) for spec in specs):
-            wanted = ", ".join(sorted(view.needs))
-            raise RefusedRequest(400, f"no backend can serve a request of this length that needs {wanted}")
+            wanted = f" that needs {', '.join(sorted(view.needs))}" if view.needs else ""
+            raise RefusedRequest(400, f"no backend can serve a request of this length{wanted}")
 
     def _no_backend(self, tried: Collection[str]) -> RefusedRequest:
         states = [

@@ -21,7 +21,7 @@ class LoggedController(Controller):
     """A controller that writes down, in order, everything that changes its state."""
 
     def __init__(self, context: PolicyContext, policy: Policy, write: Write) -> None:
-        super().__init__(context, policy)
+        super().__init__(context, policy, learns_later=True)
         self._write = write
         self.tracker = _LoggedTracker(context, write)
 

@@ -30,6 +30,7 @@ from selector.core.types import Finish, LoadSignal, Outcome, RequestView
 from selector.errors import PolicyError, SimulationError
 from selector.simulator.arrivals import Arrivals, Load, OpenLoop
 from selector.simulator.boards import Boards
+from selector.simulator.collecting import collecting_seldom
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.meter import Meter
 from selector.simulator.prefixcache import prompt_blocks
@@ -70,11 +71,11 @@ class Simulation:
 
         `controller` is one made from this context and policy; a subclass may keep a log.
         """
-        self._controller = controller or Controller(context, policy)
+        self._controller = controller or Controller(context, policy, learns_later=True, explains=False)
         self._specs: tuple[BackendSpec, ...] = context.backends
         self._truth = acceptance if callable(acceptance) else _constant(acceptance)
         # A server refuses what neither its context nor its KV cache could hold, and ends an answer there.
-        self._longest = [min(spec.max_context_tokens, spec.max_kv_tokens) for spec in context.backends]
+        self._longest = [spec.longest_tokens for spec in context.backends]
         self._longest_of_all = max(self._longest)
         self._poll_interval_s = poll_interval_s
         self._session_prefixes = session_prefixes
@@ -119,8 +120,14 @@ class Simulation:
         Raises what the policy raises, `PolicyError` when it breaks its contract, and `SimulationError` when requests
         wait on servers that do nothing more.
         """
-        self._arrivals = arrivals = (OpenLoop(load) if isinstance(load, Sequence) else load).start()
+        self._arrivals = (OpenLoop(load) if isinstance(load, Sequence) else load).start()
         self._window = window
+        with collecting_seldom():
+            self._run_to(until_s)
+        return self._run
+
+    def _run_to(self, until_s: float) -> None:
+        arrivals, window = self._arrivals, self._window
         heap, version = self._heap, self._version
         meter = Meter(self._servers, self._boards, self._run)
         marks = sorted(mark for mark in {window.from_s, window.to_s, until_s} if 0.0 < mark < inf)
@@ -173,7 +180,6 @@ class Simulation:
             if now_s >= window.to_s and self._measured_in_flight == 0:
                 break
         self._close(meter, now_s)
-        return self._run
 
     def _arrive(self, request: SimulatedRequest, now_s: float, draw_key: int) -> None:
         trace = request.trace

@@ -19,7 +19,7 @@ class Witness:
         """The policy's decision."""
         decision = self._policy.decide(request, fleet)
         if self._seen % self._stride == 0:
-            self.kept[request.request_id] = decision
+            decision = self.kept[request.request_id] = decision.explained()
         self._seen += 1
         return decision
 

@@ -74,7 +74,7 @@ def steady_j_per_accepted_token(
         raise DomainError(f"no steady load has {len(requests)} requests, {in_system} of them in the system")
     longest = max(request.trace.prompt_tokens + request.trace.output_tokens for request in requests)
     least = min(request.trace.prompt_tokens for request in requests)
-    if longest > min(min(spec.max_context_tokens, spec.max_kv_tokens) for spec in specs):
+    if longest > min(spec.longest_tokens for spec in specs):
         raise DomainError(f"a request of {longest} tokens does not fit every backend's context")
     gpus = [gpu for spec in specs for gpu in spec.gpus]
     if len(set(gpus)) < len(gpus):

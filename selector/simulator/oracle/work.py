@@ -96,7 +96,7 @@ def work_of(
 
     With `apart` every backend is a kind of its own.
     """
-    longest = [min(spec.max_context_tokens, spec.max_kv_tokens) for spec in specs]
+    longest = [spec.longest_tokens for spec in specs]
     able = [_able(request, specs, max(longest)) for request in requests]
     served = [number for number, backends in enumerate(able) if backends]
     traces = [requests[number].trace for number in served]

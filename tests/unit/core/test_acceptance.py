@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
 
@@ -292,3 +293,44 @@ def test_a_verify_budget_accepts_the_first_drafts_of_a_step() -> None:
     for frac in (0.0, 1.1):
         with pytest.raises(DomainError, match="share of the drafts"):
             budgeted_accept_length(4.0, 8, frac)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda known: known.snapshot(),
+        lambda known: known.accept_length("arm", "code"),
+        lambda known: known.accept_length("arm", "code", (0.1,) * 10),
+        lambda known: known.accept_lengths("arm", "code", None, 100.0, 0.9),
+        lambda known: known.accept_lengths("arm", "code", (0.1,) * 10, 100.0, 0.9),
+        lambda known: known.of_request("arm", request_view(refine_key="k"), 0.9),
+        lambda known: dict(known.mean_accept_lengths("arm")),
+        lambda known: known.request_spread("arm", "code"),
+        lambda known: known.samples_behind("arm", request_view()),
+        lambda known: known.estimate("arm", "code"),
+        lambda known: known.effects("arm"),
+        lambda known: (known.samples, known.refused_samples),
+        lambda known: (known.drift_alarm_count, [(alarm.arm, alarm.at_s) for alarm in known.drift_alarms]),
+        lambda known: [(name, cell.own) for name, cell in known.learning["arm"].cells.items()],
+        lambda known: {label: bias.ratio for label, bias in known.learning["arm"].biases.items()},
+        lambda known: known.refinement.state(),
+    ],
+)
+def test_what_is_learnt_later_is_learnt_the_same_by_who_asks(ask: Callable[[AcceptanceModel], object]) -> None:
+    at_once, later = (
+        AcceptanceModel({"arm": {"code": AcceptancePrior(mean=3.0, request_spread=0.1)}}, {"arm": 8}) for _ in range(2)
+    )
+    untaught = ask(later)
+    for number in range(120):
+        request = request_view(
+            f"r{number}",
+            refine_key="k",
+            prompt_tokens=100 + 40 * (number % 5),
+            text_probabilities=(0.7, 0.3, *(0.0,) * 8) if number % 4 == 3 else None,
+        )
+        passes, drafts = 40, 700 if number == 50 else 100 + number % 7 if number < 60 else 10
+        at_once.observe("arm", "code", passes, drafts, request=request, at_s=float(number))
+        later.observe_later("arm", "code", passes, drafts, request=request, at_s=float(number))
+    assert ask(later) == ask(at_once)
+    assert ask(later) != untaught
+    assert at_once.drift_alarm_count > 0

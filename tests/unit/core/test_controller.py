@@ -8,7 +8,7 @@ import pytest
 
 from selector.core.controller import Controller
 from selector.core.policy import PolicyContext
-from selector.core.types import Decision, Finish, FleetView, Outcome, RequestView
+from selector.core.types import Candidate, Decision, Finish, FleetView, LazyCandidates, Outcome, RequestView
 from selector.errors import PolicyError
 from tests.fleets import policy_context, request_view, specs_of
 
@@ -193,3 +193,19 @@ def test_what_a_policy_says_of_itself_never_fails_anybody(context: PolicyContext
     assert Controller(context, Scripted()).policy_state() is None
     assert Controller(context, Speaking()).policy_state() == {"plan": "none"}
     assert Controller(context, Speaking(failure=RuntimeError("no"))).policy_state() == {"error": "RuntimeError: no"}
+
+
+@pytest.mark.parametrize("explains", [True, False])
+def test_candidates_are_worked_out_for_who_reads_them_and_a_failure_to_is_the_policy_s(
+    explains: bool, context: PolicyContext
+) -> None:
+    def fails() -> tuple[Candidate, ...]:
+        raise ZeroDivisionError
+
+    class Lazy(Scripted):
+        def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+            return Decision(backend="b0", reason="told to", candidates=LazyCandidates(fails))
+
+    controller = Controller(context, Lazy(), fallback=Scripted("b1"), explains=explains)
+    assert controller.decide(request_view(), 0.0).backend == ("b1" if explains else "b0")
+    assert controller.policy_failures == explains

@@ -25,6 +25,21 @@ def test_prompt_and_answer_must_fit_the_context(prompt_tokens: int, max_output_t
     assert can_ever_serve(request, backend_spec("b", "none", max_context_tokens=1_024)) is fits
 
 
+@pytest.mark.parametrize(
+    ("prompt_tokens", "max_output_tokens", "fits"), [(999, None, True), (1_000, None, False), (500, 5_000, True)]
+)
+def test_the_kv_cache_must_hold_the_prompt_and_a_token(
+    prompt_tokens: int, max_output_tokens: int | None, fits: bool
+) -> None:
+    """What an answer has beyond it the server cuts, as it does with a client that sets no bound."""
+    request = request_view(prompt_tokens=prompt_tokens, max_output_tokens=max_output_tokens)
+    small = backend_spec("small", "none", max_kv_tokens=1_000)
+    assert can_ever_serve(request, small) is fits
+    specs = [small, backend_spec("large", "none")]
+    able = [spec.name for _, spec in eligible(request, fleet_view(specs), policy_context(specs))]
+    assert able == (["small", "large"] if fits else ["large"])
+
+
 def test_each_need_must_be_met() -> None:
     spec = backend_spec("b", "dflash-16", cannot_serve=[Capability.HIDDEN_STATES, Capability.PENALTIES])
     assert can_ever_serve(request_view(), spec)

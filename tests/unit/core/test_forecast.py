@@ -51,7 +51,7 @@ def test_a_request_sent_adds_its_prefill_to_that_backend_alone() -> None:
     request = request_view(prompt_tokens=8_000, max_output_tokens=1)
     fleet = fleet_view(context.backends)
     before = forecast.predictions(request, fleet)
-    decision = forecast.decision(request, fleet, before[1], before, "because")
+    decision = forecast.decision(request, fleet, before[1], lambda: before, "because")
     after = forecast.predictions(request, fleet)
     assert (decision.backend, decision.reason) == ("b1", "because")
     assert decision.candidates == tuple(found.candidate() for found in before)

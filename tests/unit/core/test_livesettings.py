@@ -7,7 +7,7 @@ import pytest
 from selector.core.controller import Controller
 from selector.core.livesettings import LiveSettings
 from selector.core.planner import Demand, Planner
-from selector.core.types import Correction, Decision, Finish, FleetView, Outcome, RequestView
+from selector.core.types import Correction, Decision, Finish, FleetView, LazyCandidates, Outcome, RequestView
 from selector.errors import DomainError
 from selector.files.policy import load_policy_file
 from tests.fleets import request_view
@@ -183,6 +183,41 @@ def test_a_plan_keeps_the_setting_in_force_unless_another_saves_enough() -> None
     rates = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
     assert (1.0, 0.25) in [(planned(rate, keep=0.1), planned(rate, keep=0.1, in_force=1)) for rate in rates]
     assert planned(6.0, keep=0.9) == 1.0
+
+
+def test_an_extended_plan_still_wants_what_it_wanted() -> None:
+    context = fleet().policy_context()
+    whole, quarter = context.backends[0].settings
+    solver = Planner(context.backends, context.acceptance, 0.9)
+    running, new = demand(6.0), demand(0.1, 30.0)
+    plan = solver.solve([running], settings={ARM: [whole, quarter]})
+    assert plan.settings_of == {ARM: QUARTER}
+    extended = solver.extended(plan, [running, new], new.key, settings={ARM: [whole, quarter]})
+    assert new.key in extended.arms_of
+    assert extended.settings_of == {ARM: QUARTER}
+    assert solver.extended(plan, [running, new], new.key).settings_of == {ARM: QUARTER}
+
+
+def test_an_extended_plan_takes_those_in_force_where_it_wants_none_or_a_server_refuses() -> None:
+    context = fleet().policy_context()
+    whole, quarter = context.backends[0].settings
+    solver = Planner(context.backends, context.acceptance, 0.9)
+    running, new = demand(6.0), demand(0.1, 30.0)
+    nothing = solver.solve([], settings={ARM: [quarter, whole]})
+    first = solver.extended(nothing, [running], running.key, settings={ARM: [quarter, whole]})
+    assert first.settings_of == {ARM: QUARTER}
+    plan = solver.solve([running], settings={ARM: [whole, quarter]})
+    assert plan.settings_of == {ARM: QUARTER}
+    assert solver.extended(plan, [running, new], new.key, settings={ARM: [whole]}).settings_of == {ARM: WHOLE}
+
+
+def test_min_energy_asks_for_settings_without_working_out_its_candidates() -> None:
+    context = fleet().policy_context()
+    made = Controller(context, load_policy_file("min_energy").make({}, context), explains=False)
+    decision = made.decide(request_view(), 0.0)
+    assert decision.settings == QUARTER and "the plan wants" in decision.reason
+    assert isinstance(decision.candidates, LazyCandidates) and decision.candidates._made is None
+    assert [candidate.backend for candidate in decision.explained().candidates] == ["b0"]
 
 
 def test_min_energy_asks_for_what_its_plan_wants_and_says_so() -> None:

@@ -248,3 +248,34 @@ def test_arms_of_one_gpu_take_turns_in_the_plan() -> None:
     )
     assert shared.batch_of["none"] < free.batch_of["none"]
     assert Planner(together, acceptance_model(), QUANTILE).idle_w == 95.0
+
+
+def test_a_demand_that_comes_later_joins_what_runs_where_that_costs_less() -> None:
+    """Alone a trickle of maths would wake a backend that nobody else needs."""
+    solver = planner()
+    running, trickle = demand("code", 2.0), demand("math", 0.1)
+    plan = solver.evaluate([running], {running.key: "dspark-8"})
+    assert solver.solve([trickle]).arms_of[trickle.key][0] != "dspark-8"
+    extended = solver.extended(plan, [running, trickle], trickle.key)
+    assert extended.arms_of[trickle.key][0] == "dspark-8"
+    assert extended.arms_of[running.key] == plan.arms_of[running.key]
+    scores = [solver.evaluate([running, trickle], {running.key: "dspark-8", trickle.key: arm}).score for arm in ARMS]
+    assert extended.score == min(scores)
+
+
+def test_a_demand_that_comes_later_has_an_arm_of_its_own_where_the_load_asks_for_it() -> None:
+    solver = planner(*ARMS, *ARMS)
+    running, flood = demand("code", 12.0), demand("romansh", 12.0)
+    plan = solver.evaluate([running], {running.key: "dspark-8"})
+    assert solver.extended(plan, [running, flood], flood.key).arms_of[flood.key][0] in {"none", "eagle3-k1"}
+
+
+def test_a_plan_is_extended_around_demands_and_backends_that_are_gone() -> None:
+    solver = planner()
+    lost, unplanned, new = demand("code", 1.0), demand("news", 1.0), demand("math", 1.0)
+    plan = solver.evaluate([lost], {lost.key: "dspark-8"})
+    usable = {"none": 1, "eagle3-k1": 1}
+    extended = solver.extended(plan, [lost, unplanned, new], new.key, usable=usable)
+    assert extended.arms_of[new.key][0] in usable
+    assert unplanned.key not in extended.arms_of
+    assert solver.extended(plan, [lost, new], new.key, usable={}) == plan

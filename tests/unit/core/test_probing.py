@@ -40,8 +40,9 @@ class Requests:
         now_s = 0.05 * self.sent
         request: RequestView = request_view(f"r{self.sent}", arrival_s=now_s, **view)  # type: ignore[arg-type] # fields
         self.sent += 1
-        self.last = self._forecast.predictions(request, replace(self._fleet, now_s=now_s))
-        return self.prober.instead(request, self.last, self.last[0], now_s)
+        look = self._forecast.look(request, replace(self._fleet, now_s=now_s))
+        self.last = look.all()
+        return self.prober.instead(look, self.last[0], now_s)
 
     def probes(self, decisions: int, **view: object) -> list[int]:
         """Which of so many decisions were probes, counted from 0."""

@@ -171,3 +171,19 @@ def test_prompts_in_one_second_stall_more_than_the_same_prompts_apart() -> None:
     apart = [(float(second), 0.05) for second in range(40)]
     together = [(4.0 * (second // 4), 0.05) for second in range(40)]
     assert dispersion_of(together, window_s=30.0) > 2.0 * dispersion_of(apart, window_s=30.0)
+
+
+def test_one_burst_is_no_habit_and_many_are() -> None:
+    """Ten prompts at once every tenth second: the excess is believed as bursts repeat, near its whole in the end."""
+
+    def excess_after(bursts: int) -> float:
+        work = PrefillWork()
+        for number in range(bursts):
+            for _ in range(10):
+                work.sent(100.0, 10.0 * number)
+        work.sent(0.0, 10.0 * bursts)
+        return work.excess_s
+
+    # One second of ten holds 1 s of work: mean 0.1, D = 0.9, D₀ = 0.1, so x = 0.8 / 0.1.
+    assert excess_after(1) < 0.5 * 8.0
+    assert excess_after(60) == pytest.approx(8.0, rel=0.15)

@@ -181,6 +181,14 @@ def test_a_request_over_every_context_is_dropped_before_any_policy_sees_it() -> 
     assert [request.request_id for request, _ in policy.views] == ["r1"]
 
 
+def test_a_prompt_that_a_kv_cache_cannot_hold_goes_where_it_can_be() -> None:
+    specs = [backend_spec("small", "none", max_kv_tokens=4_000), backend_spec("large", "none")]
+    run = simulate(specs, requests_of([(0.0, 4_000, 50), (0.0, 3_990, 50)]), "least_loaded")
+    told = {outcome.request_id: outcome for record in run.records if (outcome := record.outcome)}
+    assert (told["r0"].backend, told["r0"].accepted_tokens) == ("large", 50)
+    assert (told["r1"].backend, told["r1"].accepted_tokens) == ("small", 10), "cut where the cache ends"
+
+
 def test_a_refused_request_counts_as_a_miss() -> None:
     run = simulate(specs_of("none"), requests_of([(0.0, 100, 10)] * 3), Recording(backend=None))
     result = summarise(run, policy="p", policy_sha256="0", wall_s=1.0)
