@@ -123,7 +123,8 @@ class MinEnergy:
             if not predictions:
                 return Decision(backend=None, reason="no backend can serve it")
             planned = next(iter(plan.arms_of.get(key, ())), None)
-            best, reason = self._forecast.least_violation(request, predictions, planned=planned)
+            placed = self._undisturbing(predictions, planned, fleet)
+            best, reason = self._forecast.least_violation(request, placed, planned=planned)
         else:
             best, reason = self._where_its_prefix_is(look, prefix, *found)
         probe = self._prober.instead(look, best, now_s)
@@ -159,8 +160,27 @@ class MinEnergy:
         feasible = [found for found in look.all() if found.feasible]
         if not feasible:
             return None
-        best = min(feasible, key=lambda found: found.marginal_j_per_accepted_token)
+        placed = self._undisturbing(feasible, next(iter(arms), None), fleet)
+        best = min(placed, key=lambda found: found.marginal_j_per_accepted_token)
         return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
+
+    def _undisturbing(
+        self, predictions: Sequence[Prediction], planned: str | None, fleet: FleetView
+    ) -> Sequence[Prediction]:
+        """Those that make no GPU take turns: of the planned arm, or where no other server of the GPU works; else all.
+
+        A second busy server halves the pace of every request on the first, whatever one more request there would cost;
+        and what has come to two servers must not be kept on both.
+        """
+        views, neighbours = fleet.backends, self._forecast.neighbours
+        if not any(neighbours):
+            return predictions
+        alone = [
+            found
+            for found in predictions
+            if found.arm == planned or not any(views[other].batch for other in neighbours[self._index[found.backend]])
+        ]
+        return alone or predictions
 
     def _where_its_prefix_is(
         self, look: Look, prefix: Prefix | None, best: Prediction, reason: str
