@@ -171,6 +171,41 @@ def test_what_was_measured_is_simulated_anew_with_another_profile(plan: Path) ->
     assert after["simulated"]["tbt_p99_ms"] > 1.2 * before["simulated"]["tbt_p99_ms"]
 
 
+def test_the_time_to_resume_after_a_prefill_is_fitted_to_live_cells_and_written_as_derived(plan: Path) -> None:
+    (plan / "plan.toml").write_text(PLAN.format(policies='["static:dspark-8"]'))
+    assert run(plan, "--emulate").returncode == 0
+    [row] = rows(plan)
+    simulated_ms = row["simulated"]["tbt_p50_ms"]
+    row["live"]["tbt_p50_ms"] = 1.1 * simulated_ms
+    (plan / "out" / "results.jsonl").write_text(json.dumps(row) + "\n")
+    shipped = json.loads((LIVE.parents[1] / "profiles" / "h200__qwen3-8b-sweep.json").read_text())
+    (plan / "p.json").write_text(json.dumps(shipped))
+    command = [
+        sys.executable,
+        LIVE / "fit_resume.py",
+        "--plan",
+        plan / "plan.toml",
+        "--out",
+        plan / "out",
+        "--load",
+        "few",
+    ]
+    fit = subprocess.run(
+        [*command, "--load", "few", "--write", plan / "p.json"],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert fit.returncode == 0, fit.stderr
+    written = json.loads((plan / "p.json").read_text())
+    least = written["arms"]["dspark-8"]["prefill_pass"]
+    assert least["resume_ms"] > shipped["arms"]["dspark-8"]["prefill_pass"]["resume_ms"]
+    assert f"dspark-8     {least['resume_ms']:5.1f} ms" in fit.stdout
+    assert written["provenance"][least["resume_provenance"]]["kind"] == "derived"
+    assert written["arms"]["none"] == shipped["arms"]["none"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

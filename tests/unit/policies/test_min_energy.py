@@ -493,3 +493,12 @@ def test_its_state_is_the_plan_that_it_follows() -> None:
     chosen = next(each.arm for each in decision.candidates if each.backend == decision.backend)
     assert demand["arms"][0] == chosen
     assert decision.reason.endswith(f"of {planned[chosen]}")
+
+
+def test_beyond_its_plan_it_wakes_no_second_server_on_a_gpu_that_works() -> None:
+    specs = [replace(backend_spec(arm, arm), gpus=("one",)) for arm in ("none", "eagle3-k1", "dspark-8")]
+    stream = Stream(specs)
+    decisions = [stream.send(gap_s=0.02, text_type="code", tbt_target_ms=10.0) for _ in range(200)]
+    unplanned = [decision for decision in decisions if not decision.reason.startswith(("planned", "overflow"))]
+    assert unplanned, "the load is beyond every plan"
+    assert {decision.backend for decision in decisions} == {decisions[0].backend}
