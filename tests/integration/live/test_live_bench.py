@@ -176,7 +176,7 @@ def test_the_time_to_resume_after_a_prefill_is_fitted_to_live_cells_and_written_
     assert run(plan, "--emulate").returncode == 0
     [row] = rows(plan)
     simulated_ms = row["simulated"]["tbt_p50_ms"]
-    row["live"]["tbt_p50_ms"] = 1.1 * simulated_ms
+    row["live"]["tbt_p50_ms"] = 2.0 * simulated_ms
     (plan / "out" / "results.jsonl").write_text(json.dumps(row) + "\n")
     shipped = json.loads((LIVE.parents[1] / "profiles" / "h200__qwen3-8b-sweep.json").read_text())
     (plan / "p.json").write_text(json.dumps(shipped))
