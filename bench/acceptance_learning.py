@@ -87,6 +87,18 @@ class KnowingModel(AcceptanceModel):
         """Nothing to learn."""
         return False
 
+    def observe_later(
+        self,
+        arm: str,
+        text_type: str,
+        verify_passes: int,
+        accepted_drafts: int,
+        *,
+        request: RequestView | None = None,
+        at_s: float | None = None,
+    ) -> None:
+        """Nothing to learn."""
+
 
 def _by_arm(table: Table) -> dict[str, dict[str, AcceptancePrior]]:
     by_arm: dict[str, dict[str, AcceptancePrior]] = {}
