@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from selector.core.demandestimate import DemandEstimate
@@ -49,9 +49,10 @@ _QUIET_S, _SCORED_WHEN_QUIET = 0.2, 5
 class Params:
     """`rate_window_s`: memory of the arrival rates; shorter follows faster, longer flaps less.
 
-    Every `replan_s` the load is looked at; a plan is made when it moved by `shift_frac`, or after `renew_s`. At most
-    `probe_frac` of requests and of energy is spent on learning whether arms that are not used have become better
-    (selector/core/probing.py; 0 never probes). A session's prefix counts as cached for `prefix_kept_s`.
+    Every `replan_s` the load is looked at; a plan is made when it moved by `shift_frac`, or an accept length by half as
+    much, or after `renew_s`. At most `probe_frac` of requests and of energy is spent on learning whether arms that are
+    not used have become better (selector/core/probing.py; 0 never probes). A session's prefix counts as cached for
+    `prefix_kept_s`.
     """
 
     replan_s: float = 1.0
@@ -69,9 +70,15 @@ class _Load:
 
     demands: list[Demand]
     population: float | None
+    accept_lengths: dict[tuple[str, str], float] = field(default_factory=dict)
+    """By arm and text type, of the demands, as estimated."""
 
     def moved_from(self, other: _Load, shift_frac: float) -> bool:
-        """Whether it differs from `other` by more than `shift_frac` of it."""
+        """Whether it differs from `other` by more than `shift_frac` of it, or an estimate by half as much."""
+        known = other.accept_lengths
+        for key, length in self.accept_lengths.items():
+            if key in known and abs(length - known[key]) > 0.5 * shift_frac * known[key]:
+                return True
         if (self.population is None) != (other.population is None):
             return True
         scale = 1.0
@@ -95,6 +102,7 @@ class MinEnergy:
     def __init__(self, params: Params, context: PolicyContext) -> None:
         self._params = params
         self._forecast = Forecast(context)
+        self._acceptance = context.acceptance
         self._planner = Planner(context.backends, context.acceptance, context.tbt_quantile)
         self._estimate = DemandEstimate(window_s=params.rate_window_s)
         self._sessions = Sessions(kept_s=params.prefix_kept_s)
@@ -255,9 +263,14 @@ class MinEnergy:
     def _load(self, fleet: FleetView) -> _Load:
         self._looked_s = fleet.now_s
         demands = self._estimate.demands(fleet.now_s, self._forecast.prefill_work)
+        lengths = {
+            (arm, demand.text_type): self._acceptance.accept_length(arm, demand.text_type)
+            for demand in demands
+            for arm in self._of_arm
+        }
         if not self._estimate.closed:
-            return _Load(demands, None)
-        return _Load(demands, 1.0 + sum(view.batch for view in fleet.backends))
+            return _Load(demands, None, lengths)
+        return _Load(demands, 1.0 + sum(view.batch for view in fleet.backends), lengths)
 
     def _settings(self, fleet: FleetView) -> dict[str, list[ArmSetting]]:
         """Live settings that can be planned with by arm, those in force first."""

@@ -502,3 +502,16 @@ def test_beyond_its_plan_it_wakes_no_second_server_on_a_gpu_that_works() -> None
     unplanned = [decision for decision in decisions if not decision.reason.startswith(("planned", "overflow"))]
     assert unplanned, "the load is beyond every plan"
     assert {decision.backend for decision in decisions} == {decisions[0].backend}
+
+
+def test_a_plan_is_made_anew_when_what_is_known_of_acceptance_moves() -> None:
+    specs = specs_of("none", "dspark-8")
+    context = policy_context(specs)
+    stream = Stream(specs, {"renew_s": 1e6, "shift_frac": 0.2}, context=context)
+    for _ in range(100):
+        before = stream.send(0.2, text_type="code")
+    assert before.backend == "b1"
+    for _ in range(400):  # nothing that it drafts is right any more
+        context.acceptance.observe("dspark-8", "code", 200, 0)
+    later = [stream.send(0.2, text_type="code") for _ in range(20)][-1]
+    assert later.backend == "b0"
