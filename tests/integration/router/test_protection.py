@@ -131,7 +131,8 @@ async def test_a_backend_whose_answers_are_errors_is_left_out_while_its_peers_an
         ) as router,
     ):
         statuses = [await answered(router) for _ in range(12)]
-        assert statuses.count(500) == 6  # what a backend answers is the client's
+        # What a backend answers is the client's, until it is left out: from the fifth on, as soon as that is looked at.
+        assert statuses[:10:2] == [500] * 5 and statuses.count(500) <= 6
         await until(router, "b0", State.EJECTED)
         assert "of its requests fail" in reason(router)
         assert [await answered(router) for _ in range(4)] == [200] * 4
