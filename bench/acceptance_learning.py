@@ -36,7 +36,7 @@ from typing import Any
 from selector import __version__
 from selector.core.acceptance import AcceptanceModel, AcceptancePrior, accept_length_of, step_variance
 from selector.core.acceptancesums import Sums
-from selector.core.types import TEXT_TYPES, RequestView
+from selector.core.types import TEXT_TYPES
 from selector.files.fleet import Backend, Fleet, LoadedFleet
 from selector.files.policy import load_policy_file
 from selector.files.profile import load_profile
@@ -74,30 +74,9 @@ class KnowingModel(AcceptanceModel):
         """The truth is another one from now on."""
         self.__init__(truth, self._widths)  # type: ignore[misc] # begins anew, as the same object
 
-    def observe(
-        self,
-        arm: str,
-        text_type: str,
-        verify_passes: int,
-        accepted_drafts: int,
-        *,
-        request: RequestView | None = None,
-        at_s: float | None = None,
-    ) -> bool:
+    def _learn(self, *args: Any, **kwargs: Any) -> bool:
         """Nothing to learn."""
         return False
-
-    def observe_later(
-        self,
-        arm: str,
-        text_type: str,
-        verify_passes: int,
-        accepted_drafts: int,
-        *,
-        request: RequestView | None = None,
-        at_s: float | None = None,
-    ) -> None:
-        """Nothing to learn."""
 
 
 def _by_arm(table: Table) -> dict[str, dict[str, AcceptancePrior]]:

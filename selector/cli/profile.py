@@ -28,7 +28,7 @@ from selector.profiler.nvml import GpuFacts, open_gpus
 from selector.profiler.plan import Pace, left_to_do, plan
 from selector.profiler.prompts import Prompt, load_prompts
 from selector.profiler.rapl import open_host_energy
-from selector.profiler.server import Launcher, ProcessLauncher, RunningLauncher, command_line
+from selector.profiler.server import ProcessLauncher, command_line
 from selector.profiler.sweep import Sweep, run_sweep
 
 NAME = "profile"
@@ -194,15 +194,13 @@ def _measure(args: argparse.Namespace, config: SweepConfig) -> int:
     console = Console(stderr=True)
     with ExitStack() as stack:
         meter, facts = _meter(args.out, config, clock, stack)
-        launcher: Launcher
         if config.server.url is not None:
-            launcher, vocab_size = RunningLauncher(config.server.url, clock), _VOCAB_OF_A_RUNNING_SERVER
+            vocab_size = _VOCAB_OF_A_RUNNING_SERVER
         else:
-            launcher = ProcessLauncher(config, args.models, args.logs or args.out / "logs", clock)
             vocab_size = vocabulary(args.models / config.target.model)
         bench = Bench(
             clock=clock,
-            launcher=launcher,
+            launcher=ProcessLauncher(config, args.models, args.logs or args.out / "logs", clock),
             meter=meter,
             facts=facts,
             host=open_host_energy(),

@@ -324,9 +324,14 @@ class PrefillCost:
             return 0.0, 0.0
         return self.of_pass(*self.work(tokens, after=after))
 
+    def stall(self, tokens: float, *, after: float = 0.0) -> tuple[float, float]:
+        """(ms that such a pass keeps others from decoding, J of the pass); 0 for none."""
+        ms, j = self.cost(tokens, after=after)
+        return (ms + self.resume_ms, j) if tokens > 0.0 else (ms, j)
+
     def stall_ms(self, tokens: float, *, after: float = 0.0) -> float:
-        """How long such a pass keeps others from decoding; 0 for none."""
-        return self.cost(tokens, after=after)[0] + self.resume_ms if tokens > 0.0 else 0.0
+        """The time of `stall`."""
+        return self.stall(tokens, after=after)[0]
 
     def work(self, tokens: float, *, after: float = 0.0) -> tuple[float, float]:
         """(ms, J) that `tokens` of a prompt add to a pass that is above its floor."""

@@ -119,8 +119,8 @@ class FleetWork:
         was_busy = lane.own + lane.others > 0
         lane.own += 1
         lane.context_tokens += _context(request)
-        _, prefill_j = lane.spec.cost.prefill.cost(request.prompt_tokens)
-        lane.ahead_s += lane.spec.cost.prefill.stall_ms(request.prompt_tokens) / 1e3
+        stall_ms, prefill_j = lane.spec.cost.prefill.stall(request.prompt_tokens)
+        lane.ahead_s += stall_ms / 1e3
         self._changed(lane, was_busy)
         return prefill_j
 

@@ -118,8 +118,8 @@ class PoolLoad:
         self._deviate = normal_deviate(quantile)
         for demand, share in shares:
             inverse += share / acceptance.accept_length(arm, demand.text_type)
-            _, j = spec.cost.prefill.cost(demand.prompt_tokens)
-            prefill_s += share * spec.cost.prefill.stall_ms(demand.prompt_tokens) / 1e3 / demand.output_tokens
+            stall_ms, j = spec.cost.prefill.stall(demand.prompt_tokens)
+            prefill_s += share * stall_ms / 1e3 / demand.output_tokens
             prefill_j += share * j / demand.output_tokens
             if demand.tbt_target_ms is not None:
                 mean, slow = acceptance.accept_lengths(arm, demand.text_type, None, demand.output_tokens, quantile)

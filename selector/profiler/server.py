@@ -96,11 +96,12 @@ class ProcessLauncher:
     async def launch(self, arm: SweepArm) -> AsyncIterator[RunningServer]:
         """Runs the arm's server for the length of the context.
 
-        One that runs already (`url` of the arm) is used and left running. Raises `UpstreamError` with the end of its
-        log when it dies or is not ready in time.
+        One that runs already (`url` of arm or file) is used and left running. Raises `UpstreamError` with the
+        end of its log when it dies or is not ready in time.
         """
-        if arm.url is not None:
-            async with RunningLauncher(arm.url, self._clock).launch(arm) as running:
+        url = self._config.running(arm)
+        if url is not None:
+            async with RunningLauncher(url, self._clock).launch(arm) as running:
                 yield running
             return
         argv, env = command_line(self._config, arm, self._models)
