@@ -9,7 +9,7 @@ from selector.core.types import TEXT_TYPES
 from selector.files.fleet import Backend, Fleet, LoadedFleet
 from selector.files.profile import Profile, load_profile
 
-PROFILE = "h200__qwen3-8b-sweep"
+PROFILE = "h200__qwen3-8b"
 ARMS = ("none", "eagle3-k1", "eagle3-k3", "dspark-8", "dflash-16", "ngram-8")
 FLEETS = {
     4: ("none", "eagle3-k1", "dspark-8", "dflash-16"),

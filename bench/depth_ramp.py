@@ -265,7 +265,7 @@ def engines(
 def main() -> int:
     """Runs every text and target and prints the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profile", default="h200__qwen3-8b-sweep")
+    parser.add_argument("--profile", default="h200__qwen3-8b")
     parser.add_argument("--targets-ms", default="none,6", help="TBT targets, `none` for no target")
     parser.add_argument("--level-s", type=float, default=10.0, help="simulated seconds of each level")
     parser.add_argument("--release", choices=sorted(DEFAULT_SCHEDULES), default=max(DEFAULT_SCHEDULES))

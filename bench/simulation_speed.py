@@ -72,7 +72,7 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("trace", type=Path, help="the Azure 2023 conversation trace (CSV)")
-    parser.add_argument("--profile", default="h200__qwen3-8b-sweep")
+    parser.add_argument("--profile", default="h200__qwen3-8b")
     parser.add_argument("--backends", type=int, nargs="+", default=[1, 8, 64, 512])
     parser.add_argument("--policies", nargs="+", default=["least_loaded", "min_energy"])
     parser.add_argument("--repeats", type=int, default=5)

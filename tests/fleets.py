@@ -13,8 +13,9 @@ from selector.core.acceptance import AcceptanceModel, AcceptancePrior
 from selector.core.cost import ArmCost, ContextSlope, IdlePower, PrefillCost, StepCost, StepPoint
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.core.types import TEXT_TYPES, BackendView, Capability, FleetView, LoadGroup, RequestView
+from tests.profiles import PROFILE
 
-FLEET_FILE = """\
+FLEET_FILE = f"""\
 version = 1
 target = "Qwen3-8B"
 
@@ -22,13 +23,13 @@ target = "Qwen3-8B"
 name = "plain"
 arm = "none"
 gpus = ["a"]
-profile = "h200__qwen3-8b"
+profile = "{PROFILE}"
 
 [[backends]]
 name = "block"
 arm = "dspark-8"
 gpus = ["b"]
-profile = "h200__qwen3-8b"
+profile = "{PROFILE}"
 
 [slo]
 default_class = "chat"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from selector.loadgen.live import free_ports, running_process
 
-PROFILE = "h200__qwen3-8b-sweep"
+PROFILE = "h200__qwen3-8b"
 ARMS = ("none", "dspark-8")
 
 

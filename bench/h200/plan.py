@@ -160,7 +160,9 @@ def toml(target: str, arms: Sequence[Drafter], args: argparse.Namespace) -> str:
     """The sweep file."""
     grid = GRIDS[args.grid]
     batches = sorted({batch for some, _ in grid for batch in some})
-    graphs = ("--disable-cuda-graph",) if args.no_graphs else ("--cuda-graph-bs-decode", *map(str, batches))
+    # Graphs of the measured batches are for measuring, as nothing is padded; a server captures a dense list by itself.
+    graphs = () if args.no_graphs else ("--cuda-graph-bs-decode", *map(str, batches))
+    without = ("--disable-cuda-graph",) if args.no_graphs else ()
     attention = ("--attention-backend", "fa3") if target.startswith(FULL_ATTENTION_3) and "3.6" not in target else ()
     name = f"h200__{target.lower()}{'-no-graphs' if args.no_graphs else ''}"
     lines = [
@@ -168,8 +170,8 @@ def toml(target: str, arms: Sequence[Drafter], args: argparse.Namespace) -> str:
         f'output_name = "{name}"',
         f'\n[target]\nname = "{target}"\nmodel = "{target}"\nweights = "dummy"',
         '\n[gpu]\nname = "H200"\nindices = [0]\npeak_tflops = 989\nbandwidth_tb_s = 4.8',
-        f"\n[server]\ncontext_length = {CONTEXT_LENGTH}\nflags = {_list((*COMMON, *attention, *graphs))}",
-        f"measuring_flags = {_list(MEASURING)}\nstartup_timeout_s = 400",
+        f"\n[server]\ncontext_length = {CONTEXT_LENGTH}\nflags = {_list((*COMMON, *attention, *without))}",
+        f"measuring_flags = {_list((*MEASURING, *graphs))}\nstartup_timeout_s = 400",
         f'\n[decode]\nmethod = "steady"\nwindow_s = 5.3\nrepeats = {args.repeats}\ncooldown_s = 0.5',
         f"\n[prefill]\nprompt_tokens = {[128, 512, 2048, 8192] + ([32768] if args.grid != 'reduced' else [])}",
     ]

@@ -87,7 +87,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--rate-scale", type=positive, default=3.0, metavar="R", help="arrivals R times as fast; default: 3"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of prompts, text types and accept lengths")
-    parser.add_argument("--profile", default="h200__qwen3-8b-sweep", metavar="P", help="the profile to emulate")
+    parser.add_argument("--profile", default="h200__qwen3-8b", metavar="P", help="the profile to emulate")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep fleet file and decision logs there")
     parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
     parser.set_defaults(run=run)

@@ -35,9 +35,9 @@ NAME = "export"
 
 _EPILOG = """\
 examples:
-  drafter-selector export sglang-adaptive --profile h200__qwen3-8b-sweep --tbt-target-ms 10 --text-type code \\
+  drafter-selector export sglang-adaptive --profile h200__qwen3-8b --tbt-target-ms 10 --text-type code \\
       --out adaptive.json          # for sglang's --speculative-adaptive-config
-  drafter-selector export depths --profile h200__qwen3-8b-sweep --text-type conversation --out depths.json
+  drafter-selector export depths --profile h200__qwen3-8b --text-type conversation --out depths.json
       # for the plugin: DRAFTER_SELECTOR_DEPTHS=depths.json python3 -m sglang.launch_server --speculative-adaptive …
 
 Costs are the profile's arms by draft depth (eagle3-k1, eagle3-k3 …) and none; depths without an arm are left out, or

@@ -14,6 +14,7 @@ from selector.files.fleet import load_fleet_with_profiles
 from selector.files.policy import load_policy_file
 from selector.files.trace import load_trace
 from selector.simulator.replay import replay
+from tests.profiles import PROFILE
 
 POLICIES = ("least_loaded", "round_robin", "affinity", "goodput", "greedy_energy", "min_energy")
 
@@ -22,13 +23,13 @@ BACKEND = """
 name = "{name}"
 arm = "{arm}"
 gpus = ["{name}"]
-profile = "h200__qwen3-8b"
+profile = "{profile}"
 max_context_tokens = 4096
 """
 
 FLEET = (
     'version = 1\ntarget = "Qwen3-8B"\n'
-    + "".join(BACKEND.format(name=arm, arm=arm) for arm in ("none", "eagle3-k3", "dspark-8"))
+    + "".join(BACKEND.format(name=arm, arm=arm, profile=PROFILE) for arm in ("none", "eagle3-k3", "dspark-8"))
     + "\n[slo]\ndefault_class = 'chat'\n[slo.classes.chat]\ntbt_target_ms = 8\n"
 )
 

@@ -25,6 +25,7 @@ from selector.simulator.engine import SimulatedRequest
 from selector.simulator.report import PolicyResult
 from selector.simulator.trial import simulate_policy
 from tests.emulators import ManualClock, turns
+from tests.profiles import PROFILE
 
 ARMS = ("none", "eagle3-k3", "dspark-8", "dflash-16")
 SEED = 3
@@ -34,7 +35,7 @@ REQUESTS = 60
 def fleet_of(folder: Path, gpu_of: Callable[[int], str]) -> LoadedFleet:
     """A backend per arm, on the GPU of its number."""
     backends = [
-        f'[[backends]]\nname = "{arm}"\narm = "{arm}"\ngpus = ["{gpu_of(number)}"]\nprofile = "h200__qwen3-8b"\n'
+        f'[[backends]]\nname = "{arm}"\narm = "{arm}"\ngpus = ["{gpu_of(number)}"]\nprofile = "{PROFILE}"\n'
         for number, arm in enumerate(ARMS)
     ]
     path = folder / "fleet.toml"

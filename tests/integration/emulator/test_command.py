@@ -13,17 +13,18 @@ import pytest
 
 from selector.cli import main
 from selector.cli.emulate import NAME
+from tests.profiles import PROFILE
 
-ONE = ["--profile", "h200__qwen3-8b", "--arm", "dspark-8", "--port", "0"]
+ONE = ["--profile", PROFILE, "--arm", "dspark-8", "--port", "0"]
 
-FLEET = """
+FLEET = f"""
 version = 1
 target = "Qwen3-8B"
 [[backends]]
 name = "b0"
 arm = "none"
 gpus = ["g"]
-profile = "h200__qwen3-8b"
+profile = "{PROFILE}"
 """
 
 
@@ -48,7 +49,7 @@ def test_it_says_where_it_serves_and_ends_when_told(ending: signal.Signals) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--profile", "h200__qwen3-8b"], "add --arm and --port"),
+        (["--profile", PROFILE], "add --arm and --port"),
         ([*ONE[:2], "--arm", "dspark-9", "--port", "0"], "has no arm 'dspark-9'"),
         (["--profile", "nowhere", *ONE[2:]], "no shipped profile has this name"),
         ([*ONE, "--api-key-env", "SURELY_NOT_SET"], "the environment has no SURELY_NOT_SET"),

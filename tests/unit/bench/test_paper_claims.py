@@ -7,19 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from selector.files.profile import NO_DRAFTER, Profile, load_profile
+from selector.files.profile import NO_DRAFTER, Profile
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 
 from _claims_data import Finding, Measured, shipped
 from paper_claims import found
 
+from tests.profiles import sparse_profile
+
 CONTEXT = 704.0
 
 
 def renamed(target: str, *, variant: str = "", scale: dict[tuple[str, int], float] | None = None) -> Measured:
     """The first profile as one of another target, without accept lengths; step costs of (arm, batch) scaled."""
-    profile = load_profile("h200__qwen3-8b")
+    profile = sparse_profile()
     lent = {name: arm.acceptance for name, arm in profile.arms.items()}
     arms = {
         name: arm.model_copy(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from selector.files.profile import load_profile
 from selector.profiler.cells import FailedStep, Origin, append_cell
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 
 import profiles_table
+
+from tests.profiles import sparse_profile
 
 BENCH = Path(profiles_table.__file__).parent
 
@@ -45,7 +46,7 @@ def test_a_profile_fills_its_row_and_a_failed_server_is_told(tmp_path: Path, mon
     origin = Origin(host="h", weights="dummy", date="2026-01-01T00:00:00+00:00")
     failed = FailedStep(step="server of standalone-k3", reason="out of memory", origin=origin)
     append_cell(tmp_path / "h200__x.cells.jsonl", failed)
-    best = {("H200", "Qwen3-8B"): ("h200__x", load_profile("h200__qwen3-8b"))}
+    best = {("H200", "Qwen3-8B"): ("h200__x", sparse_profile())}
     cells = row(profiles_table.table(best, ("h200__x", "h200__x-no-graphs")), "Qwen3-8B")
     assert cells[3] == "`h200__x`, `h200__x-no-graphs`"
     assert cells[7:10] == ["measured", "eagle3-k1; eagle3-k3", "dspark-8"]

@@ -16,6 +16,7 @@ from selector.cli import check
 from selector.files.fleet import LoadedFleet
 from selector.files.fleetcheck import Finding
 from selector.router.probe import Probe
+from tests.profiles import PROFILE
 
 POLICY = """\
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ def make_policy(params, context):
     return object()
 """
 
-FLEET = """\
+FLEET = f"""\
 version = 1
 target = "Qwen3-8B"
 
@@ -37,14 +38,14 @@ name = "b0"
 url = "http://127.0.0.1:30000"
 arm = "none"
 gpus = ["host0:0"]
-profile = "h200__qwen3-8b"
+profile = "{PROFILE}"
 
 [[backends]]
 name = "b1"
 url = "http://127.0.0.1:30001"
 arm = "dspark-8"
 gpus = ["host0:1"]
-profile = "h200__qwen3-8b"
+profile = "{PROFILE}"
 
 [policy]
 name = "POLICY"

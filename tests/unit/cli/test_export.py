@@ -13,8 +13,8 @@ from selector import cli
 from selector.files.adaptiveconfig import parse_adaptive_config
 from selector.files.depthfile import load_depth_file, parse_depth_file
 from selector.files.profile import load_profile
+from tests.profiles import PROFILE
 
-PROFILE = "h200__qwen3-8b-sweep"
 Run = Callable[..., tuple[int, str, str]]
 
 

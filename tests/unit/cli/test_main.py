@@ -14,6 +14,7 @@ import pytest
 
 from selector import __version__, cli
 from selector.errors import MeterError, PolicyError, UpstreamError
+from tests.profiles import PROFILE
 
 COMMANDS = ("demo", "serve", "simulate", "predict", "check", "classify", "profile", "emulate")
 
@@ -144,7 +145,7 @@ def test_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_leaves_early_is_no_error(unbuffered: str) -> None:
     """`drafter-selector predict … --json | head -0`: no traceback, no complaint while Python exits."""
-    argv = "predict --profile h200__qwen3-8b --arm none --batch 8 --context-tokens 1000 --json"
+    argv = f"predict --profile {PROFILE} --arm none --batch 8 --context-tokens 1000 --json"
     with subprocess.Popen(
         [sys.executable, "-m", "selector", *argv.split()],
         stdout=subprocess.PIPE,

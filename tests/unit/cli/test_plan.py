@@ -9,6 +9,7 @@ import pytest
 
 from selector import cli
 from selector.files.fleet import load_fleet_with_profiles
+from tests.profiles import PROFILE
 
 ROW = "2023-11-16 18:17:{seconds:07.4f}000,600,120\n"
 
@@ -22,7 +23,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def planned(trace: Path, *options: str) -> list[str]:
-    return ["plan", "--profile", "h200__qwen3-8b", "--trace", str(trace), "--gpus", "1", "--tried", "2", *options]
+    return ["plan", "--profile", PROFILE, "--trace", str(trace), "--gpus", "1", "--tried", "2", *options]
 
 
 def test_the_document_names_the_best_fleet_and_why(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

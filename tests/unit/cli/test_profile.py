@@ -26,6 +26,7 @@ from selector.profiler.cells import (
     Origin,
     append_cell,
 )
+from tests.profiles import PROFILE, sparse_profile
 
 RECORDED = Path(__file__).parents[2] / "data" / "nvml_h200_counter.jsonl"
 KIT = Path(__file__).parents[3] / "bench" / "h200" / "qwen3-8b.toml"
@@ -78,7 +79,7 @@ def test_cells_become_a_profile_and_a_report(tmp_path: Path, capsys: pytest.Capt
     for batch in (1, 8, 32, 64):
         append_cell(tmp_path / "cells.jsonl", cell(batch, 512))
     new = tmp_path / "new.json"
-    common = ["--config", str(KIT), "--out", str(tmp_path), "--assemble", "--base", "h200__qwen3-8b"]
+    common = ["--config", str(KIT), "--out", str(tmp_path), "--assemble", "--base", PROFILE]
     assert run(*common, "--write", str(new), "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["arms"]["none"]["out_of_order"] == []
@@ -91,7 +92,7 @@ def test_cells_become_a_profile_and_a_report(tmp_path: Path, capsys: pytest.Capt
 def test_a_page_of_a_profile_uses_the_raw_cells_and_the_recording_beside_it(tmp_path: Path) -> None:
     html, raw = tmp_path / "page.html", tmp_path / "raw"
     raw.mkdir()
-    write_profile(load_profile("h200__qwen3-8b"), tmp_path / "mine.json")
+    write_profile(sparse_profile(), tmp_path / "mine.json")
     origin = Origin(host="h", weights="dummy", date="2026-01-01T00:00:00+00:00")
     append_cell(
         raw / "mine.cells.jsonl", FailedStep(step="none batch 1", reason="the counter went back", origin=origin)
@@ -110,7 +111,7 @@ def test_a_new_profile_gets_its_page_and_pictures(tmp_path: Path, capsys: pytest
         append_cell(tmp_path / "cells.jsonl", cell(batch, 512))
     line = '{"gpu": "0", "t_s": %d.0, "counter_mj": %d000, "sm_mhz": 1980, "temperature_c": 40}'
     (tmp_path / "trace-1.jsonl").write_text("\n".join(line % (t, 400 * t) for t in (1, 2, 3)))
-    common = ["--config", str(KIT), "--out", str(tmp_path), "--assemble", "--base", "h200__qwen3-8b", "--json"]
+    common = ["--config", str(KIT), "--out", str(tmp_path), "--assemble", "--base", PROFILE, "--json"]
     pictures = tmp_path / "png"
     words = ["--write", str(tmp_path / "new.json"), "--html", str(tmp_path / "new.html"), "--png", str(pictures)]
     assert run(*common, *words) == 0
@@ -122,7 +123,7 @@ def test_a_new_profile_gets_its_page_and_pictures(tmp_path: Path, capsys: pytest
 
 def test_a_report_needs_somewhere_to_go_and_a_sweep_needs_its_file() -> None:
     with pytest.raises(InputError, match="name --html FILE, --png DIR, or both"):
-        run("--report", "h200__qwen3-8b")
+        run("--report", PROFILE)
     with pytest.raises(InputError, match="no --config or no --out"):
         run("--plan")
 
@@ -209,14 +210,14 @@ def test_accept_lengths_are_shown_and_joined(tmp_path: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)[0]["accept_length"] == 1.6
     new = tmp_path / "new.json"
     table = KIT.parents[2] / "profiles" / "raw" / "acceptance_published.csv"
-    assert run(*common, "--assemble", "--base", "h200__qwen3-8b", "--published", str(table), "--write", str(new)) == 0
+    assert run(*common, "--assemble", "--base", PROFILE, "--published", str(table), "--write", str(new)) == 0
     assert load_profile(str(new)).arms["eagle3-k1"].acceptance["code"].mean == 1.6
     out = tmp_path / "cost"
     out.mkdir()
     for batch in (1, 8, 32, 64):
         append_cell(out / "cells.jsonl", cell(batch, 512))
         append_cell(out / "cells.jsonl", cell(batch, 512).model_copy(update={"arm": "eagle3-k1"}))
-    assemble = ["--config", str(KIT), "--out", str(out), "--assemble", "--base", "h200__qwen3-8b", "--join", str(other)]
+    assemble = ["--config", str(KIT), "--out", str(out), "--assemble", "--base", PROFILE, "--join", str(other)]
     assert run(*assemble, "--write", str(new), "--json") == 0
     joined = load_profile(str(new)).arms["eagle3-k1"]
     assert joined.acceptance["code"].mean == 1.6

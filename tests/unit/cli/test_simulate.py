@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from selector import cli
-from selector.files.profile import load_profile
 from selector.files.shipped import policy_path
 from tests.fleets import FLEET_FILE
+from tests.profiles import PROFILE, sparse_profile
 
 RESULT_KEYS = {
     "policy",
@@ -162,7 +162,7 @@ def test_the_oracle_says_nothing_of_a_policy_that_refuses(run: Run, tmp_path: Pa
 
 def test_the_numbers_are_those_of_a_server_that_serves_one_request_at_a_time(run: Run) -> None:
     result = only(run)
-    cost = load_profile("h200__qwen3-8b").cost("none")
+    cost = sparse_profile().cost("none")
     served = [(prompt, output) for _, prompt, output in ROWS if prompt < 8_192]
     prefills = [cost.prefill.cost(prompt) for prompt, _ in served]
     steps = [[cost.step.step(1, prompt + 1 + n) for n in range(output - 1)] for prompt, output in served]
@@ -411,7 +411,7 @@ OWN_POLICY = "class Params: pass\n"
         (["--policy", "{tmp}/own.py"], {}, "own.py: has no dataclass Params"),
         (["--policy", "static:none", "--policy", "static:x"], {}, "policy static: arm: is 'x', which no backend runs"),
         ([], {"fleet": FLEET + "[router]\nprt = 1\n"}, "fleet.toml: router.prt"),
-        ([], {"fleet": FLEET.replace("h200__qwen3-8b", "h100__nope", 1)}, "h100__nope"),
+        ([], {"fleet": FLEET.replace(PROFILE, "h100__nope", 1)}, "h100__nope"),
         ([], {"fleet": FLEET.replace("[policy.params]", "[policy.params]\nspeed = 3")}, "policy static: speed"),
         (["--text-mix", "cod=1"], {}, "--text-mix: 'cod' is no text type"),
         (["--text-mix", "code=-1"], {}, "--text-mix: the share of code is '-1'"),

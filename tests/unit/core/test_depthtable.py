@@ -6,7 +6,7 @@ import pytest
 
 from selector.core.depthtable import DepthTable
 from selector.errors import DomainError
-from selector.files.profile import load_profile
+from tests.profiles import sparse_profile
 
 LINE = (0.0, 5.0, 0.001, 2.5, 0.0005)
 LATER = (1_000.0, 6.0, 0.002, 3.0, 0.001)
@@ -30,7 +30,7 @@ def test_one_batch_alone_goes_on_in_proportion() -> None:
 
 
 def test_an_arm_of_a_profile_costs_in_the_table_what_it_costs_in_the_profile() -> None:
-    step = load_profile("h200__qwen3-8b-sweep").cost("eagle3-k3").step
+    step = sparse_profile().cost("eagle3-k3").step
     table = DepthTable({3: [step.lines(batch) for batch in range(1, 66)]})
     for batch in (1, 5, 33, 64, 90):
         for context in (0.0, 700.0, 2_500.0, 20_000.0):

@@ -11,21 +11,22 @@ from selector.core.sglangadaptive import Schedule, Tier
 from selector.files.adaptivecheck import schedule_trouble
 from selector.files.adaptiveconfig import adaptive_config_text
 from selector.files.fleet import LoadedFleet, parse_fleet
-from selector.files.profile import Launch, load_profile
+from selector.files.profile import Launch
+from tests.profiles import sparse_profile
 
-SWEEP = load_profile("h200__qwen3-8b-sweep")
+SPARSE = sparse_profile()
 DEEP: Schedule = {1: Tier(candidate_steps=(3,))}
 NEVER: Schedule = {1: Tier(candidate_steps=(0,))}
 
 
 def fleet(*flags: str, takes_tbt_target: bool = False, target_ms: float | None = None) -> LoadedFleet:
     """One backend of an adaptive arm; accept lengths are those of code alone."""
-    deep = SWEEP.arms["eagle3-k3"]
+    deep = SPARSE.arms["eagle3-k3"]
     deep = deep.model_copy(update={"acceptance": {"code": deep.acceptance["code"]}})
     adaptive = deep.model_copy(
         update={"draft_steps": None, "takes_tbt_target": takes_tbt_target, "launch": Launch(flags=flags)}
     )
-    profile = SWEEP.model_copy(update={"arms": {**SWEEP.arms, "eagle3-k3": deep, "eagle3-adaptive": adaptive}})
+    profile = SPARSE.model_copy(update={"arms": {**SPARSE.arms, "eagle3-k3": deep, "eagle3-adaptive": adaptive}})
     slo = "" if target_ms is None else f'[slo]\ndefault_class = "c"\n[slo.classes.c]\ntbt_target_ms = {target_ms}\n'
     text = (
         'version = 1\ntarget = "Qwen3-8B"\n[[backends]]\nname = "b"\narm = "eagle3-adaptive"\ngpus = ["h:0"]\n'

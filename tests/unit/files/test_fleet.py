@@ -12,9 +12,9 @@ import pytest
 from selector.core.types import Capability
 from selector.errors import FleetError
 from selector.files.fleet import LoadedFleet, load_fleet, load_fleet_with_profiles, parse_fleet
-from selector.files.shipped import profile_path
+from tests.profiles import PROFILE, sparse_document
 
-FLEET = """\
+FLEET = f"""\
 version = 1
 target = "Qwen3-8B"
 
@@ -23,13 +23,13 @@ name = "b0"
 url = "http://127.0.0.1:30000/"
 arm = "none"
 gpus = ["host0:0"]
-profile = "h200__qwen3-8b"
+profile = "{PROFILE}"
 
 [[backends]]
 name = "b1"
 arm = "dspark-8"
 gpus = ["host0:1"]
-profile = "h200__qwen3-8b"
+profile = "{PROFILE}"
 max_running_requests = 16
 max_kv_tokens = 100000
 max_context_tokens = 4096
@@ -138,7 +138,7 @@ def test_specs_follow_the_file_and_the_profile(tmp_path: Path) -> None:
 
 def profile_with(tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> str:
     """Path of a copy of the shipped profile with a change."""
-    document = json.loads(profile_path("h200__qwen3-8b").read_text("utf-8"))
+    document = sparse_document()
     change(document)
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(document))
@@ -147,18 +147,18 @@ def profile_with(tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> st
 
 def test_a_draft_that_reads_less_limits_the_context_of_its_backend(tmp_path: Path) -> None:
     path = profile_with(tmp_path, lambda d: d["arms"]["dspark-8"].update(max_context_tokens=2048))
-    specs = loaded(FLEET.replace("h200__qwen3-8b", path)).specs
+    specs = loaded(FLEET.replace(PROFILE, path)).specs
     assert [spec.max_context_tokens for spec in specs] == [8192, 2048]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ('arm = "dspark-8"', 'arm = "dspark"', "backends[1].arm: 'dspark' is not in profile 'h200__qwen3-8b'"),
-        ('"Qwen3-8B"', '"Llama"', "backends[0].profile: 'h200__qwen3-8b' profiles 'Qwen3-8B', the fleet serves"),
-        ('["host0:1"]', '["a:0", "a:1"]', "backends[1].gpus: has 2 GPU(s), profile 'h200__qwen3-8b' was taken with 1"),
-        ("h200__qwen3-8b", "h200__qwen3", "backends[0].profile: profile 'h200__qwen3': no shipped profile has this"),
-        ("h200__qwen3-8b", "./gone.json", "backends[0].profile: profile './gone.json': there is no such file"),
+        ('arm = "dspark-8"', 'arm = "dspark"', f"backends[1].arm: 'dspark' is not in profile '{PROFILE}'"),
+        ('"Qwen3-8B"', '"Llama"', f"backends[0].profile: '{PROFILE}' profiles 'Qwen3-8B', the fleet serves"),
+        ('["host0:1"]', '["a:0", "a:1"]', f"backends[1].gpus: has 2 GPU(s), profile '{PROFILE}' was taken with 1"),
+        (PROFILE, "h200__qwen3", "backends[0].profile: profile 'h200__qwen3': no shipped profile has this"),
+        (PROFILE, "./gone.json", "backends[0].profile: profile './gone.json': there is no such file"),
     ],
 )  # fmt: skip
 def test_a_backend_that_does_not_fit_its_profile_is_refused(old: str, new: str, expected: str) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from selector.files.fleetcheck import Examination, examine
-from selector.files.shipped import profile_path
 from tests import livearms
+from tests.profiles import PROFILE, sparse_document
 
 POLICY = """\
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ def make_policy(params, context):
 """
 
 
-def backend(name: str, arm: str = "none", gpu: str = "host0:0", more: str = "", profile: str = "h200__qwen3-8b") -> str:
+def backend(name: str, arm: str = "none", gpu: str = "host0:0", more: str = "", profile: str = PROFILE) -> str:
     return f'[[backends]]\nname = "{name}"\narm = "{arm}"\ngpus = ["{gpu}"]\nprofile = "{profile}"\n{more}\n'
 
 
@@ -169,7 +169,7 @@ def test_what_surprises_is_warned_of(fleet: Path) -> None:
 
 
 def test_profiles_that_differ_are_warned_of(fleet: Path, tmp_path: Path) -> None:
-    document = json.loads(profile_path("h200__qwen3-8b").read_text("utf-8"))
+    document = sparse_document()
     document["gpu"]["name"] = "H100"
     document["arms"]["ngram-8"]["acceptance"]["code"]["mean"] = 4
     other = tmp_path / "other.json"

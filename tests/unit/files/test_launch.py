@@ -10,10 +10,10 @@ import pytest
 
 from selector.files.fleet import LoadedFleet, parse_fleet
 from selector.files.launch import LaunchCommand, launch_commands
-from selector.files.shipped import profile_path
+from tests.profiles import PROFILE, sparse_document
 
 
-def backend(name: str, arm: str, gpus: str = '["host0:0"]', profile: str = "h200__qwen3-8b", more: str = "") -> str:
+def backend(name: str, arm: str, gpus: str = '["host0:0"]', profile: str = PROFILE, more: str = "") -> str:
     return f'[[backends]]\nname = "{name}"\narm = "{arm}"\ngpus = {gpus}\nprofile = "{profile}"\n{more}\n'
 
 
@@ -116,7 +116,7 @@ def test_https_is_noted() -> None:
 @pytest.fixture
 def changed_profile(tmp_path: Path) -> str:
     """A profile of two GPUs that names no models, with an environment variable and a flag written with `=`."""
-    document = json.loads(profile_path("h200__qwen3-8b").read_text("utf-8"))
+    document = sparse_document()
     document["gpu"]["count"] = 2
     document["common_flags"].append("--cuda-graph-max-bs=16")
     del document["target"]["model"]

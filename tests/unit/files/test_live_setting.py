@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from selector.errors import ProfileError
-from selector.files.profile import acceptance_model, load_profile, provenance_keys
+from selector.files.profile import acceptance_model, provenance_keys
 from tests.livearms import ARM, ARM_AT_QUARTER, QUARTER, WHOLE, document, fleet, profile
+from tests.profiles import sparse_profile
 
 
 def test_every_setting_has_its_costs_and_its_accept_lengths() -> None:
@@ -23,7 +24,7 @@ def test_every_setting_has_its_costs_and_its_accept_lengths() -> None:
 
 
 def test_profiles_without_settings_stay_as_they_were() -> None:
-    shipped = load_profile("h200__qwen3-8b")
+    shipped = sparse_profile()
     assert shipped.settings("dspark-8") == ()
     assert "live_setting" not in shipped.model_dump_json(exclude_none=True)
 

@@ -11,7 +11,7 @@ import pytest
 
 from selector.errors import ProfileError
 from selector.files.profile import acceptance_model, load_profile, parse_profile, write_profile
-from selector.files.shipped import profile_path
+from tests.profiles import sparse_document, sparse_profile
 
 Document = dict[str, Any]
 
@@ -19,7 +19,7 @@ Document = dict[str, Any]
 @pytest.fixture
 def document() -> Document:
     """A valid profile, free to be spoilt."""
-    loaded: Document = json.loads(profile_path("h200__qwen3-8b").read_text("utf-8"))
+    loaded: Document = sparse_document()
     return loaded
 
 
@@ -110,7 +110,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_profile_survives_writing_and_reading(tmp_path: Path) -> None:
-    profile = load_profile("h200__qwen3-8b")
+    profile = sparse_profile()
     path = tmp_path / "copy.json"
     write_profile(profile, path)
     assert load_profile(str(path)) == profile
@@ -118,7 +118,7 @@ def test_a_profile_survives_writing_and_reading(tmp_path: Path) -> None:
 
 
 def test_an_unknown_arm_is_answered_with_the_names_there_are() -> None:
-    profile = load_profile("h200__qwen3-8b")
+    profile = sparse_profile()
     with pytest.raises(ProfileError, match=r"no arm 'dspark'.*choose one of .*dspark-8.*none"):
         profile.cost("dspark")
 
@@ -133,7 +133,7 @@ def test_idle_power_is_of_one_gpu(document: Document) -> None:
 def test_the_first_profile_that_has_an_arm_decides_its_prior(document: Document) -> None:
     set_at(document, "arms.dspark-8.acceptance.code.mean", 1.5)
     other = parse_profile(json.dumps(document), "p.json")
-    shipped = load_profile("h200__qwen3-8b")
+    shipped = sparse_profile()
     model = acceptance_model([("dspark-8", other), ("dspark-8", shipped), ("none", shipped)])
     assert model.accept_length("dspark-8", "code") == 1.5
     assert model.accept_length("none", "code") == 1.0

@@ -9,6 +9,7 @@ import pytest
 from selector.files.fleet import parse_fleet
 from selector.files.securitycheck import examine_security, is_loopback
 from tests.fleets import FLEET_FILE
+from tests.profiles import PROFILE
 
 KEY = "a-key-of-twenty-characters-or-more"
 KEYED = f'[keys.alice]\nvalue = "{KEY}"\ncontrol = true\n'
@@ -61,9 +62,7 @@ def test_keys_of_which_none_opens_the_metrics_are_warned_of(tmp_path: Path) -> N
 
 
 def test_a_backend_elsewhere_without_tls_is_warned_of(tmp_path: Path) -> None:
-    more = (
-        '[[backends]]\nname = "far"\nurl = "http://far.example"\narm = "none"\ngpus = ["c"]\nprofile = "h200__qwen3-8b"'
-    )
+    more = f'[[backends]]\nname = "far"\nurl = "http://far.example"\narm = "none"\ngpus = ["c"]\nprofile = "{PROFILE}"'
     assert "far: http to another machine: prompts, answers and keys" in only(told(tmp_path, more))
 
 

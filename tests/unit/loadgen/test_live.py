@@ -18,6 +18,7 @@ from selector.errors import UpstreamError
 from selector.loadgen import live
 from selector.loadgen.live import EnergyReading, LiveResult, read_energy, running_process, summarise
 from selector.loadgen.replay import Answer, TimedRequest
+from tests.profiles import PROFILE
 
 # ---- what answers and readings amount to
 
@@ -217,7 +218,7 @@ def runs(pid_file: Path) -> bool:
 
 
 async def test_a_process_serves_while_it_is_used_and_is_gone_afterwards() -> None:
-    arguments = ("emulate", "--profile", "h200__qwen3-8b", "--arm", "dspark-8", "--port", "0", "--time-scale", "50")
+    arguments = ("emulate", "--profile", PROFILE, "--arm", "dspark-8", "--port", "0", "--time-scale", "50")
     async with aiohttp.ClientSession() as session:
         async with running_process(*arguments) as lines:
             assert lines[0].startswith("energy url=")

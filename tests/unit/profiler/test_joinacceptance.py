@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from selector.errors import InputError
-from selector.files.profile import Profile, load_profile
+from selector.files.profile import Profile
 from selector.profiler.cells import AcceptanceCell, AnswerCounts, Origin
 from selector.profiler.config import SweepConfig
 from selector.profiler.joinacceptance import acceptance_rows, with_measured_acceptance, with_published_acceptance
+from tests.profiles import sparse_profile
 
 PUBLISHED = Path(__file__).parents[3] / "profiles" / "raw" / "acceptance_published.csv"
 ORIGIN = Origin(host="h", weights="real", date="2026-01-01T00:00:00+00:00", engine="sglang 0.5.23", argv=("serve", "m"))
@@ -32,7 +33,7 @@ def cell(arm: str, text_type: str, repeat: int, accepted: int, **changes: Any) -
 
 @pytest.fixture(scope="module")
 def shipped() -> Profile:
-    return load_profile("h200__qwen3-8b")
+    return sparse_profile()
 
 
 def test_measured_accept_lengths_replace_what_was_there(shipped: Profile) -> None:

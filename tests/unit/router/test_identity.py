@@ -8,7 +8,7 @@ import pytest
 
 from selector.core.policy import BackendSpec
 from selector.files.fleet import LoadedFleet, parse_fleet
-from selector.files.profile import Arm, Profile, load_profile
+from selector.files.profile import Arm, Profile
 from selector.router.identity import (
     Mismatch,
     arm_mismatches,
@@ -18,8 +18,10 @@ from selector.router.identity import (
 )
 from selector.router.loads import ServerFacts
 from tests import livearms
+from tests.profiles import PROFILE as FILE
+from tests.profiles import sparse_profile
 
-PROFILE = load_profile("h200__qwen3-8b")
+PROFILE = sparse_profile()
 
 
 def server_info(arm: Arm, **changed: Any) -> dict[str, Any]:
@@ -92,8 +94,7 @@ def test_an_adaptive_arm_may_be_at_any_depth_but_must_be_adaptive() -> None:
 @pytest.fixture
 def spec() -> BackendSpec:
     text = (
-        'version = 1\ntarget = "Qwen3-8B"\n[[backends]]\nname = "b"\narm = "none"\ngpus = ["g"]\n'
-        'profile = "h200__qwen3-8b"\n'
+        f'version = 1\ntarget = "Qwen3-8B"\n[[backends]]\nname = "b"\narm = "none"\ngpus = ["g"]\nprofile = "{FILE}"\n'
     )
     return LoadedFleet(parse_fleet(text, "f.toml"), "f.toml").specs[0]
 

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from selector.files.fleet import LoadedFleet, parse_fleet
 from selector.router.probe import Probe, probe_fleet
+from tests.profiles import PROFILE
 
 INFO = {
     "served_model_name": "Qwen3-8B",
@@ -54,7 +55,7 @@ async def server(**routes: Handler) -> AsyncIterator[str]:
 
 def fleet(*urls: str | None, router: str = "") -> LoadedFleet:
     backends = "".join(
-        f'[[backends]]\nname = "b{n}"\narm = "dspark-8"\ngpus = ["h:{n}"]\nprofile = "h200__qwen3-8b"\n'
+        f'[[backends]]\nname = "b{n}"\narm = "dspark-8"\ngpus = ["h:{n}"]\nprofile = "{PROFILE}"\n'
         + (f'url = "{url}"\n' if url else "")
         + 'api_key_env = "KEY"\n'
         for n, url in enumerate(urls)

@@ -7,14 +7,13 @@ from random import Random
 import pytest
 
 from selector.errors import FleetError
-from selector.files.profile import load_profile
 from selector.files.trace import TraceRequest
 from selector.simulator.arrivals import OpenLoop
 from selector.simulator.fleetplan import FleetLimits, plan_fleet, plan_fleet_size
 from selector.simulator.run import SimulatedRequest
+from tests.profiles import PROFILE, sparse_profile
 
-NAME = "h200__qwen3-8b"
-PROFILE = load_profile(NAME)
+COSTS = sparse_profile()
 
 
 def load(rate_per_s: float, text_type: str, target_ms: float | None, count: int = 120) -> OpenLoop:
@@ -29,7 +28,7 @@ def load(rate_per_s: float, text_type: str, target_ms: float | None, count: int 
 
 
 def test_the_best_fleet_needs_least_energy_of_those_tried() -> None:
-    plan = plan_fleet(NAME, PROFILE, load(4.0, "code", 25.0), 2, tried=3)
+    plan = plan_fleet(PROFILE, COSTS, load(4.0, "code", 25.0), 2, tried=3)
     joules = [option.result.j_per_accepted_token for option in plan.options if option.result]
     assert plan.feasible
     assert len(joules) == len(plan.options) == 3
@@ -40,22 +39,22 @@ def test_the_best_fleet_needs_least_energy_of_those_tried() -> None:
 
 
 def test_only_the_arms_named_are_used() -> None:
-    plan = plan_fleet(NAME, PROFILE, load(2.0, "code", None), 2, arms=["none", "eagle3-k1"], tried=2)
+    plan = plan_fleet(PROFILE, COSTS, load(2.0, "code", None), 2, arms=["none", "eagle3-k1"], tried=2)
     assert {arm for option in plan.options for arm in option.arms} <= {"none", "eagle3-k1"}
     with pytest.raises((FleetError, KeyError)):
-        plan_fleet(NAME, PROFILE, load(2.0, "code", None), 1, arms=["nothing"], tried=1)
+        plan_fleet(PROFILE, COSTS, load(2.0, "code", None), 1, arms=["nothing"], tried=1)
 
 
 def test_a_target_that_no_arm_meets_is_infeasible() -> None:
-    plan = plan_fleet(NAME, PROFILE, load(2.0, "romansh", 0.5), 1, tried=2)
+    plan = plan_fleet(PROFILE, COSTS, load(2.0, "romansh", 0.5), 1, tried=2)
     assert not plan.feasible
     assert not plan.best.expected_within_targets
     assert plan.best.worst_attainment == 0.0
 
 
 def test_it_takes_as_many_gpus_as_need_least_energy() -> None:
-    light = plan_fleet_size(NAME, PROFILE, load(1.0, "code", 25.0, 60), 4, tried=1)
-    heavy = plan_fleet_size(NAME, PROFILE, load(60.0, "romansh", 12.0, 600), 4, tried=1)
+    light = plan_fleet_size(PROFILE, COSTS, load(1.0, "code", 25.0, 60), 4, tried=1)
+    heavy = plan_fleet_size(PROFILE, COSTS, load(60.0, "romansh", 12.0, 600), 4, tried=1)
     assert light.feasible
     assert len(light.best.arms) == 1
     assert len(heavy.best.arms) > 1
@@ -63,7 +62,7 @@ def test_it_takes_as_many_gpus_as_need_least_energy() -> None:
 
 def test_the_limits_are_those_of_every_backend() -> None:
     tight = FleetLimits(max_running_requests=2, max_context_tokens=1_024)
-    few = plan_fleet(NAME, PROFILE, load(6.0, "romansh", None), 1, limits=tight, tried=1)
-    many = plan_fleet(NAME, PROFILE, load(6.0, "romansh", None), 1, tried=1)
+    few = plan_fleet(PROFILE, COSTS, load(6.0, "romansh", None), 1, limits=tight, tried=1)
+    many = plan_fleet(PROFILE, COSTS, load(6.0, "romansh", None), 1, tried=1)
     assert few.best.result and many.best.result
     assert (few.best.result.ttft_p99_ms or 0.0) > 2.0 * (many.best.result.ttft_p99_ms or 0.0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from selector.files.profile import load_profile
 from selector.files.trace import TraceRequest
 from selector.simulator.arrivals import ClosedLoop, OpenLoop
 from selector.simulator.loadlevels import load_levels
 from selector.simulator.run import WHOLE_RUN, SimulatedRequest, Window
+from tests.profiles import sparse_profile
 
-PROFILE = load_profile("h200__qwen3-8b")
+PROFILE = sparse_profile()
 
 
 def requests(times_s: list[float], text_type: str = "code", target_ms: float | None = 20.0) -> list[SimulatedRequest]:
