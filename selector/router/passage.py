@@ -42,7 +42,7 @@ class Passage:
     def pieces(self, pieces: Sequence[bytes], *, last: bool) -> None:
         """See `Sink`. The last of a complete answer ends it for the client at once."""
         feed, clock = self._stream.feed, self._clock
-        passed = [passed for piece in pieces if (passed := feed(piece, clock()))]
+        passed = [kept for piece in pieces if (kept := feed(piece, clock()))]
         if last:
             self._finish(passed)
         else:

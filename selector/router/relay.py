@@ -27,6 +27,7 @@ from selector.router.metrics import RouterMetrics
 from selector.router.passage import Passage
 from selector.router.request import ClientRequest, RequestReader
 from selector.router.retries import Denied, Retries
+from selector.router.turns import Turns
 from selector.router.upstream import Upstream
 from selector.router.watch import FleetWatch
 
@@ -64,6 +65,7 @@ class Relay:
         self.retries = retries
         self.successor: Relay | None = None
         """The relay of another configuration, which serves instead of this one."""
+        self._turns = Turns()
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -75,6 +77,7 @@ class Relay:
         if self._tracing is not None:
             incoming.trace = self._tracing.request(incoming)
         try:
+            await self._turns.mine()
             request = self._read(incoming)
             await self._deliver(request, incoming, client)
         except RefusedRequest as refused:
