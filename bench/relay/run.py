@@ -28,11 +28,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, TextIO
 
 from load import Load
 from peers import ARMS, PEERS, MissingPeer, ours
@@ -49,25 +49,42 @@ SHORT_TOKENS, LONG_TOKENS = 64, 512
 Figures = dict[str, float | int | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client that runs, and what it says when it has ended."""
+
+    process: subprocess.Popen[bytes]
+    output: TextIO
+
+    def seen(self) -> Any:
+        """What it saw. Raises `RuntimeError` if it failed."""
+        if self.process.returncode:
+            raise RuntimeError(f"the client ended with status {self.process.returncode}; its error is above")
+        self.output.seek(0)
+        return json.load(self.output)
+
+
 def load(core: int, **fields: Any) -> Any:
     """Runs the client; what it saw."""
     given = Load(**fields)
     with begun_load(core, given) as client:
-        output, _ = client.communicate(timeout=given.limit_s + 60.0)
-    return json.loads(output)
+        client.process.wait(timeout=given.limit_s + 60.0)
+        return client.seen()
 
 
 @contextmanager
-def begun_load(core: int, given: Load) -> Iterator[subprocess.Popen[str]]:
-    """The client, running."""
+def begun_load(core: int, given: Load) -> Iterator[Client]:
+    """The client, running; stopped at the end if it still does."""
     command = ["taskset", "-c", str(core), sys.executable, str(HERE / "load.py"), json.dumps(asdict(given))]
-    client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        yield client
-    finally:
-        if client.poll() is None:
-            client.kill()
-        client.wait()
+    # A file takes any amount at once; a pipe that is read now and then would hold up the client.
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output)
+        try:
+            yield Client(process, output)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
 
 
 def at(values: Sequence[float], percent: int) -> float | None:
@@ -162,14 +179,10 @@ class Bench:
             limit_s=4 * spread_s + 60.0,
         )
         with begun_load(self.core, given) as client:
-            while True:  # the client ends at its own limit
+            while client.process.poll() is None:  # it ends at its own limit
                 most_kb = max(most_kb, rss_kb(pid))
-                try:
-                    output, _ = client.communicate(timeout=0.5)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-        seen = json.loads(output)
+                time.sleep(0.5)
+            seen = client.seen()
         return {
             "held_streams": seen["most_open_streams"],
             "held_failed": seen["failed"],
