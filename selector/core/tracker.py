@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from operator import mul
 from types import MappingProxyType
 
 from selector.core.policy import BackendSpec
@@ -31,6 +32,8 @@ from selector.core.types import (
 
 __all__ = ["FleetTracker", "LoadSignal", "OutputLengthModel"]
 
+_POSITIONS = {text_type: position for position, text_type in enumerate(TEXT_TYPES)}
+
 
 class OutputLengthModel:
     """Expected output length by text type: a running mean of finished requests, bounded by the client's maximum.
@@ -41,6 +44,8 @@ class OutputLengthModel:
     def __init__(self, *, prior_tokens: float = 256.0, prior_requests: float = 20.0) -> None:
         self._prior = (prior_tokens * prior_requests, prior_requests)
         self._sums: dict[str, tuple[float, float]] = {}
+        self._means = [max(1.0, prior_tokens)] * len(TEXT_TYPES)
+        """Of the sums, by `TEXT_TYPES`: read for each request, and mixed over all types."""
 
     def expected(
         self, text_type: str, max_output_tokens: int | None, probabilities: Sequence[float] | None = None
@@ -49,23 +54,26 @@ class OutputLengthModel:
 
         Raises `ValueError` for probabilities of another length.
         """
+        bound = math.inf if max_output_tokens is None else max(1.0, float(max_output_tokens))
         if probabilities is None:
-            return self._expected(text_type, max_output_tokens)
-        types = zip(probabilities, TEXT_TYPES, strict=True)
-        lengths = [(share, self._expected(name, max_output_tokens)) for share, name in types if share > 0.0]
+            return min(self._mean(text_type), bound)
+        if len(probabilities) != len(TEXT_TYPES):
+            raise ValueError(f"{len(probabilities)} probabilities: there are {len(TEXT_TYPES)} text types")
+        means = self._means if bound == math.inf else [mean if mean < bound else bound for mean in self._means]
         # Probabilities sum to 1 but for rounding, which must not lift the answer above its bound.
-        return min(math.fsum(share * length for share, length in lengths), max(length for _, length in lengths))
+        return min(math.fsum(map(mul, probabilities, means)), bound)
 
-    def _expected(self, text_type: str, max_output_tokens: int | None) -> float:
+    def _mean(self, text_type: str) -> float:
         total, count = self._sums.get(text_type, self._prior)
-        mean = total / count
-        return max(1.0, mean if max_output_tokens is None else min(mean, float(max_output_tokens)))
+        return max(1.0, total / count)
 
     def observe(self, text_type: str, accepted_tokens: int) -> None:
         """Adds a finished request; older ones fade with a memory of about 1,000 requests."""
         total, count = self._sums.get(text_type, self._prior)
         keep = 1.0 if count < 1_000.0 else 1.0 - 1.0 / 1_000.0
         self._sums[text_type] = (total * keep + accepted_tokens, count * keep + 1.0)
+        if (position := _POSITIONS.get(text_type)) is not None:
+            self._means[position] = self._mean(text_type)
 
 
 class _Backend:

@@ -180,7 +180,7 @@ def test_an_uncertain_type_has_the_expected_length_of_the_mixture() -> None:
     shares[TEXT_TYPES.index("code")], shares[TEXT_TYPES.index("math")] = 0.75, 0.25
     assert lengths.expected("code", None, shares) == pytest.approx(0.75 * 200.0 + 0.25 * 100.0)
     assert lengths.expected("code", 120, shares) == pytest.approx(0.75 * 120.0 + 0.25 * 100.0)
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="10 text types"):
         lengths.expected("code", None, [1.0])
 
 
