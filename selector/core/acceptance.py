@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
 
-from selector.core.acceptancearm import AcceptancePrior, Cell
+from selector.core.acceptancearm import AcceptancePrior, Cell, slow_accept_length
 from selector.core.acceptanceevidence import HALF_LIFE_REQUESTS, REFINE_KEYS, AcceptanceEvidence
 from selector.core.effects import Effect
 from selector.core.stalls import normal_deviate
@@ -46,8 +46,6 @@ __all__ = [
 
 _EVERY_TYPE = (1.0 / len(TEXT_TYPES),) * len(TEXT_TYPES)
 """Probabilities of a text of which nothing is known."""
-_LEAST_SHARE = 0.02
-"""Probability of a type from which on its slow requests count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,24 +165,21 @@ class AcceptanceModel(AcceptanceEvidence):
             return 1.0, 1.0
         self._catch_up()
         learning, deviate = self._learning[arm], normal_deviate(quantile)
-        cell, least = learning.cells.get(text_type), 1.0
-        if cell and probabilities is None:
-            mean, variance = cell.mean, cell.relative_variance(cell.mean, output_tokens)
-        else:
-            cell, shares = None, probabilities or _EVERY_TYPE
-            mean, variance = learning.mixture(shares, output_tokens)
-            # A quantile of a mixture is within those of its parts, which the normal approximation does not know.
-            least = min(
-                _slow(each.mean, each.relative_variance(each.mean, output_tokens), deviate)
-                for share, each in zip(shares, learning.cells.values(), strict=True)
-                if share >= _LEAST_SHARE
-            )
-        if request is not None and (learning.effects.any_applied or request.refine_key is not None):
+        if request is not None and not (learning.effects.any_applied or request.refine_key is not None):
+            request = None  # nothing is known of it beyond its type
+        cell = learning.cells.get(text_type) if probabilities is None else None
+        if cell is not None:
+            mean = cell.mean if request is None else self._refined(arm, cell.mean, text_type, request)
+            return mean, max(1.0, slow_accept_length(mean, cell.relative_variance(mean, output_tokens), deviate))
+        shares = probabilities or _EVERY_TYPE
+        mean, variance = learning.mixture(shares, output_tokens)
+        factor = 1.0
+        if request is not None:
             before, mean = mean, self._refined(arm, mean, text_type, request)
-            least *= mean / before
-            if cell:
-                variance = cell.relative_variance(mean, output_tokens)
-        return mean, max(1.0, least, _slow(mean, variance, deviate))
+            factor = mean / before
+        slow = max(1.0, slow_accept_length(mean, variance, deviate))
+        # A quantile of a mixture is within those of its parts, which the normal approximation does not know.
+        return mean, learning.at_least_slowest(slow, shares, output_tokens, deviate, factor)
 
     def snapshot(self) -> dict[str, dict[str, float]]:
         """Mean accept length per arm and text type, for reports."""
@@ -194,7 +189,3 @@ class AcceptanceModel(AcceptanceEvidence):
     def _cell(self, arm: str, text_type: str) -> Cell | None:
         learning = self.learning.get(arm)
         return learning.cells.get(text_type) if learning else None
-
-
-def _slow(mean: float, variance: float, deviate: float) -> float:
-    return max(1.0, mean * (1.0 - deviate * math.sqrt(variance)))

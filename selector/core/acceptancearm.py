@@ -42,6 +42,13 @@ _LEAST_DEVIATION_FRAC = 0.05
 _GUARD_PASSES = 20.0
 _GUARD_DRAFTS = 0.02
 """Keeps the logarithm of no accepted draft finite."""
+_LEAST_SHARE = 0.02
+"""Probability of a type from which on its slow requests count."""
+
+
+def slow_accept_length(mean: float, variance: float, deviate: float) -> float:
+    """The accept length of a request that is slow by `deviate` standard deviations; `variance` is the relative one."""
+    return mean * (1.0 - deviate * math.sqrt(variance))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +215,25 @@ class Arm:
         tokens = max(output_tokens, 1.0 / inverse)
         square = math.fsum(map(mul, shares, self._squares)) + math.fsum(map(mul, shares, self._step_squares)) / tokens
         return 1.0 / inverse, max(0.0, square / (inverse * inverse) - 1.0)
+
+    def at_least_slowest(
+        self, slow: float, shares: Sequence[float], output_tokens: float, deviate: float, factor: float
+    ) -> float:
+        """`slow`, at least 1, or the slow accept length of the type that is slowest, if that is longer.
+
+        Of the types that count, by `shares`; accept lengths are `factor` times those of their types.
+        """
+        least = math.inf
+        for share, cell in zip(shares, self.cells.values(), strict=True):
+            if share >= _LEAST_SHARE:
+                of_type = factor * slow_accept_length(
+                    cell.mean, cell.relative_variance(cell.mean, output_tokens), deviate
+                )
+                if of_type <= slow:  # what others are cannot change it any more
+                    return slow
+                if of_type < least:
+                    least = of_type
+        return least
 
     def _weigh(self, cell: Cell, arm_ratio: float, arm_variance: float, unknown: float | None) -> None:
         width = float(self.width)
