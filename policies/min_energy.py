@@ -23,6 +23,7 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 
 from selector.core.demandestimate import DemandEstimate
 from selector.core.forecast import Forecast, Look
@@ -72,6 +73,11 @@ class _Load:
     population: float | None
     accept_lengths: dict[tuple[str, str], float] = field(default_factory=dict)
     """By arm and text type, of the demands, as estimated."""
+    rates: dict[DemandKey, float] = field(init=False)
+    """Tokens per second of the demands."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", {demand.key: demand.tokens_per_s for demand in self.demands})
 
     def moved_from(self, other: _Load, shift_frac: float) -> bool:
         """Whether it differs from `other` by more than `shift_frac` of it, or an estimate by half as much."""
@@ -86,14 +92,11 @@ class _Load:
             if abs(self.population - other.population) > shift_frac * other.population:
                 return True
             # The plan itself decides the rates; what counts is their shares.
-            scale = self._total() / max(other._total(), 1e-9)
-        before = {demand.key: scale * demand.tokens_per_s for demand in other.demands}
-        now = {demand.key: demand.tokens_per_s for demand in self.demands}
-        moved = sum(abs(now.get(key, 0.0) - before.get(key, 0.0)) for key in {*now, *before})
-        return moved > shift_frac * sum(before.values())
-
-    def _total(self) -> float:
-        return sum(demand.tokens_per_s for demand in self.demands)
+            scale = sum(self.rates.values()) / max(sum(other.rates.values()), 1e-9)
+        now, before = self.rates, other.rates
+        moved = sum([abs(rate - scale * before.get(key, 0.0)) for key, rate in now.items()])
+        gone = sum([scale * rate for key, rate in before.items() if key not in now])
+        return moved + gone > shift_frac * scale * sum(before.values())
 
 
 class MinEnergy:
@@ -159,7 +162,7 @@ class MinEnergy:
                     if views[index].batch < limit and (found := look.at(index)) is not None and found.feasible:
                         return found, f"{words}: request {found.batch} of {limit}"
                 continue
-            able = [index for index in self._of_arm[arm] if look.can_serve(index)][:sharing]
+            able = list(islice(filter(look.can_serve, self._of_arm[arm]), sharing))
             if len(able) > 1:
                 able.sort(key=lambda each: views[each].batch)
             for index in able:
@@ -263,11 +266,9 @@ class MinEnergy:
     def _load(self, fleet: FleetView) -> _Load:
         self._looked_s = fleet.now_s
         demands = self._estimate.demands(fleet.now_s, self._forecast.prefill_work)
-        lengths = {
-            (arm, demand.text_type): self._acceptance.accept_length(arm, demand.text_type)
-            for demand in demands
-            for arm in self._of_arm
-        }
+        text_types = {demand.text_type for demand in demands}
+        means = [(arm, self._acceptance.mean_accept_lengths(arm)) for arm in self._of_arm]
+        lengths = {(arm, text_type): of_arm[text_type] for arm, of_arm in means for text_type in text_types}
         if not self._estimate.closed:
             return _Load(demands, None, lengths)
         return _Load(demands, 1.0 + sum(view.batch for view in fleet.backends), lengths)
@@ -315,7 +316,7 @@ class MinEnergy:
         plan = self._plan
         if plan is None:
             return {"plan": [], "arms": []}
-        rates = {demand.key: demand.tokens_per_s for demand in self._planned_for.demands}
+        rates = self._planned_for.rates
         return {
             "plan": [
                 {

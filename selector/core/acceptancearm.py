@@ -138,7 +138,8 @@ class Cell:
     def relative_variance(self, mean: float, output_tokens: float) -> float:
         """Of the passes per token of a request of `output_tokens`, with an accept length of `mean`."""
         step_variance = self.step_variance if mean == self.mean else self.shape.variance(mean)
-        return self.spread * self.spread + step_variance / (mean * max(output_tokens, mean))
+        tokens = output_tokens if output_tokens > mean else mean
+        return self.spread * self.spread + step_variance / (mean * tokens)
 
     def restart(self, recent: Sums | None) -> None:
         """Begins anew from what is recent, doubting the profile."""
@@ -212,9 +213,11 @@ class Arm:
         at least one pass.
         """
         inverse = math.fsum(map(mul, shares, self.inverse_means))
-        tokens = max(output_tokens, 1.0 / inverse)
+        mean = 1.0 / inverse
+        tokens = output_tokens if output_tokens > mean else mean
         square = math.fsum(map(mul, shares, self._squares)) + math.fsum(map(mul, shares, self._step_squares)) / tokens
-        return 1.0 / inverse, max(0.0, square / (inverse * inverse) - 1.0)
+        variance = square / (inverse * inverse) - 1.0
+        return mean, variance if variance > 0.0 else 0.0
 
     def at_least_slowest(
         self, slow: float, shares: Sequence[float], output_tokens: float, deviate: float, factor: float

@@ -293,7 +293,7 @@ class PrefillCost:
     runs.
     """
 
-    __slots__ = ("_floor_j", "_floor_ms", "_j", "_ms", "_tokens", "resume_ms")
+    __slots__ = ("_floor_j", "_floor_ms", "_lines", "_starts", "resume_ms")
 
     def __init__(
         self,
@@ -312,9 +312,11 @@ class PrefillCost:
         for (t0, m0, j0), (t1, m1, j1) in pairwise(ordered):
             if t1 <= t0 or m1 < m0 or j1 < j0:
                 raise DomainError(f"prefill cost must rise with the prompt: {(t0, m0, j0)} then {(t1, m1, j1)}")
-        self._tokens = [p[0] for p in ordered]
-        self._ms = [p[1] for p in ordered]
-        self._j = [p[2] for p in ordered]
+        self._lines = [
+            (t0, t1 - t0, m0, m1 - m0, j0, j1 - j0) for (t0, m0, j0), (t1, m1, j1) in pairwise(ordered)
+        ]
+        """Between two points: the first (tokens, ms, J), each with the way to the second."""
+        self._starts = [line[0] for line in self._lines]
         self._floor_ms, self._floor_j = floor_ms, floor_j
         self.resume_ms = resume_ms
 
@@ -349,13 +351,9 @@ class PrefillCost:
         )
 
     def _total(self, tokens: float) -> tuple[float, float]:
-        right = min(bisect_right(self._tokens, tokens), len(self._tokens) - 1)
-        t0, t1 = self._tokens[right - 1], self._tokens[right]
-        frac = (tokens - t0) / (t1 - t0)
-        return (
-            self._ms[right - 1] + frac * (self._ms[right] - self._ms[right - 1]),
-            self._j[right - 1] + frac * (self._j[right] - self._j[right - 1]),
-        )
+        start, length, ms, more_ms, j, more_j = self._lines[bisect_right(self._starts, tokens) - 1]
+        frac = (tokens - start) / length
+        return ms + frac * more_ms, j + frac * more_j
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

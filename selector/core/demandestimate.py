@@ -60,8 +60,8 @@ class _Arrivals:
             requests_per_s=faded / (window_s * filled),
             prompt_tokens=self.prompt_tokens / self.count,
             output_tokens=max(1.0, self.output_tokens / self.count),
-            prefill_dispersion_s=work.dispersion_s,
-            prefill_excess_s=work.excess_s,
+            prefill_dispersion_s=work.bursts.dispersion_s,
+            prefill_excess_s=work.bursts.excess_s,
         )
 
 
@@ -115,10 +115,14 @@ class DemandEstimate:
 
     def arrived(self, request: RequestView, now_s: float) -> DemandKey:
         """A request came. Returns the demand that it belongs to: with many of them, the nearest known one."""
-        key = self._planned_with(request)
+        key = request.text_type, request.tbt_target_ms
         arrivals = self._arrivals.get(key)
         if arrivals is None:
-            arrivals = self._arrivals[key] = _Arrivals(now_s)
+            if len(self._arrivals) < _MOST_DEMANDS:
+                arrivals = self._arrivals[key] = _Arrivals(now_s)
+            else:
+                key = self._nearest(*key)
+                arrivals = self._arrivals[key]
         arrivals.add(request, now_s, self._window_s)
         self._openness.arrived(now_s)
         return key
@@ -143,10 +147,8 @@ class DemandEstimate:
                 demands.append(demand)
         return demands
 
-    def _planned_with(self, request: RequestView) -> DemandKey:
-        key = text_type, target_ms = request.text_type, request.tbt_target_ms
-        if key in self._arrivals or len(self._arrivals) < _MOST_DEMANDS:
-            return key
+    def _nearest(self, text_type: str, target_ms: float | None) -> DemandKey:
+        """The known demand that is most like this one."""
 
         def apart(known: DemandKey) -> tuple[bool, float]:
             return known[0] != text_type, abs(_tokens_per_ms(known[1]) - _tokens_per_ms(target_ms))

@@ -15,7 +15,6 @@ from selector.core.leastloaded import requests_in_words
 from selector.core.policy import PolicyContext
 from selector.core.prediction import (
     AcceptLengths,
-    Bursts,
     Prediction,
     RunningLoad,
     goodput,
@@ -68,8 +67,7 @@ class Look:
     def __init__(self, forecast: Forecast, request: RequestView, fleet: FleetView) -> None:
         self._forecast = forecast
         self._made: dict[int, Prediction | None] = {}
-        work = forecast.prefill_work
-        self._bursts = Bursts(work.dispersion_s, work.excess_s)
+        self._bursts = forecast.prefill_work.bursts
         self.fleet = fleet
         self.request = request
         self.lengths = forecast.lengths(request)

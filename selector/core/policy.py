@@ -47,7 +47,7 @@ class BackendSpec:
 
     def acceptance_arm(self, values: Mapping[str, float]) -> str:
         """The name by which the acceptance model knows the arm at these live settings."""
-        setting = self.setting(values)
+        setting = self.setting(values) if self.settings else None
         return self.arm if setting is None else setting.named(self.arm)
 
     @property

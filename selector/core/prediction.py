@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.policy import BackendSpec
-from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, slow_factor, with_burst
+from selector.core.stalls import NO_BURSTS, SHORT_ANSWER_FRAC, Bursts, normal_deviate, slow_factor, with_burst
 from selector.core.types import BackendView, Candidate, RequestView
 
 _FAULTS = ("no free place", "misses its target", "breaks a running target")
@@ -45,10 +45,15 @@ class Prediction(NamedTuple):
     """A place in the batch and in the KV cache is free; otherwise the request waits in the backend's queue."""
     feasible: bool
     """It fits, meets its own target and breaks nobody's."""
-    acceptance_samples: float = 0.0
-    """Finished requests behind the estimate of `accept_length`."""
-    acceptance_arm: str = ""
+    acceptance_arm: str
     """The arm as the acceptance model knows it at the live settings in force there."""
+    lengths: AcceptLengths
+    """What was asked of the acceptance model for the request."""
+
+    @property
+    def acceptance_samples(self) -> float:
+        """Finished requests behind the estimate of `accept_length`; hardly any prediction is asked for them."""
+        return self.lengths.samples_of_request(self.acceptance_arm)
 
     def candidate(self) -> Candidate:
         """The prediction as it goes into a decision, with what stands against it in words."""
@@ -113,20 +118,10 @@ class AcceptLengths:
         return found
 
 
-class Bursts(NamedTuple):
-    """D and x of `stalls`, of the prefill work of the whole fleet."""
-
-    dispersion_s: float = 0.0
-    excess_s: float = 0.0
-
-
-NO_BURSTS = Bursts()
-
-
 class RunningLoad:
     """What the requests on a backend cost and want, worked out once per view."""
 
-    __slots__ = ("_kinds", "acceptance_arm", "step_j", "step_ms", "tightest_ms", "view")
+    __slots__ = ("_kinds", "_tightest_ms", "acceptance_arm", "least_target_ms", "step_j", "step_ms", "view")
 
     def __init__(self, view: BackendView, spec: BackendSpec) -> None:
         self.view = view
@@ -134,14 +129,23 @@ class RunningLoad:
         self.step_ms, self.step_j = 0.0, 0.0
         if view.batch:
             self.step_ms, self.step_j = spec.cost.step.step(view.batch, view.mean_context_tokens)
-        tightest_ms: dict[str, float] = {}
-        for group in view.groups:
-            target_ms = group.tbt_target_ms
-            if target_ms is not None and target_ms < tightest_ms.get(group.text_type, math.inf):
-                tightest_ms[group.text_type] = target_ms
-        self.tightest_ms = tuple(tightest_ms.items())
-        """The tightest target of each text type that has one."""
+        targets_ms = [target_ms for group in view.groups if (target_ms := group.tbt_target_ms) is not None]
+        self.least_target_ms = min(targets_ms, default=math.inf)
+        """The tightest target of all."""
+        self._tightest_ms: tuple[tuple[str, float], ...] | None = None
         self._kinds: tuple[tuple[str, int], ...] | None = None
+
+    @property
+    def tightest_ms(self) -> tuple[tuple[str, float], ...]:
+        """The tightest target of each text type that has one; worked out when first asked for."""
+        if self._tightest_ms is None:
+            tightest_ms: dict[str, float] = {}
+            for group in self.view.groups:
+                target_ms = group.tbt_target_ms
+                if target_ms is not None and target_ms < tightest_ms.get(group.text_type, math.inf):
+                    tightest_ms[group.text_type] = target_ms
+            self._tightest_ms = tuple(tightest_ms.items())
+        return self._tightest_ms
 
     @property
     def requests_of(self) -> tuple[tuple[str, int], ...]:
@@ -203,7 +207,7 @@ def predict_with(
     mean_tbt_ms, tbt_ms = with_burst(mean_tbt_ms, factor, burst_ms, lengths.deviate)
     target_ms = request.tbt_target_ms
     meets_target = target_ms is None or tbt_ms <= target_ms
-    keeps_others = not load.tightest_ms or keeps_targets(load, lengths, step_ms, prefill_frac, bursts, output_tokens)
+    keeps_others = keeps_targets(load, lengths, step_ms, prefill_frac, bursts, output_tokens)
     fits = batch <= view.max_running_requests and kv_after <= view.max_kv_tokens
     return Prediction(
         spec.name,
@@ -218,8 +222,8 @@ def predict_with(
         keeps_others,
         fits,
         meets_target and keeps_others and fits,
-        lengths.samples_of_request(load.acceptance_arm),
         load.acceptance_arm,
+        lengths,
     )
 
 
@@ -238,9 +242,12 @@ def keeps_targets(
     pace_ms = step_ms / (1.0 - prefill_frac)
     short_tokens = SHORT_ANSWER_FRAC * output_tokens
     burst_ms = 1e3 * prefill_frac * bursts.excess_s / short_tokens
+    # Twice as slow as the mean, at one token a step, and still within a target: no need for a further look.
+    loose_ms = 2.0 * (pace_ms + burst_ms)
+    if loose_ms <= load.least_target_ms:
+        return True
     for text_type, target_ms in load.tightest_ms:
-        # Twice as slow as the mean, at one token a step, and still within the target: no need for a further look.
-        if 2.0 * (pace_ms + burst_ms) <= target_ms:
+        if loose_ms <= target_ms:
             continue
         mean, slow = lengths.of_running(load.acceptance_arm, text_type)
         work_s = short_tokens * step_ms / (1e3 * mean)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from statistics import NormalDist
+from typing import NamedTuple
 
 SHORT_ANSWER_FRAC = 1 / 3
 """The answer for which targets are checked, over the mean: it is short ones that a stall pushes over their target. In
@@ -75,12 +76,24 @@ def normal_deviate(quantile: float) -> float:
     return max(0.0, NormalDist().inv_cdf(quantile))
 
 
+class Bursts(NamedTuple):
+    """D and x above, of the prefill work of the whole fleet."""
+
+    dispersion_s: float = 0.0
+    """Variance over mean of the work in one second."""
+    excess_s: float = 0.0
+    """By how much D exceeds that of random arrivals, over the share of time that prefill takes of one GPU."""
+
+
+NO_BURSTS = Bursts()
+
+
 class PrefillWork:
     """Dispersion of the prefill work sent to a whole fleet, from moments of its seconds that fade over `window_s`."""
 
     __slots__ = (
         "_bin", "_bin_squares", "_keep", "_mean", "_prompt_squares", "_seconds", "_square", "_weight", "_work_s",
-        "dispersion_s", "excess_s",
+        "bursts",
     )  # fmt: skip
 
     def __init__(self, *, window_s: float = 30.0) -> None:
@@ -90,13 +103,9 @@ class PrefillWork:
         self._weight = self._mean = self._square = self._prompt_squares = 0.0
         self._seconds = 0
         """Since the first request, none faded."""
-        self.dispersion_s = 0.0
-        """D: variance over mean of the work in one second; 0 before two seconds were seen."""
-        self.excess_s = 0.0
-        """x: by how much D exceeds that of random arrivals, over the share of time that prefill takes of one GPU.
-
-        Few seconds say little of a variance: until more were seen, part of it is taken for chance.
-        """
+        self.bursts = NO_BURSTS
+        """None before two seconds were seen. Few of them say little of a variance: until more were seen, part of it is
+        taken for chance."""
 
     def sent(self, prefill_ms: float, now_s: float) -> None:
         """A request whose prompt takes `prefill_ms` was sent at `now_s`."""
@@ -127,9 +136,9 @@ class PrefillWork:
     def _judge(self) -> None:
         """Works out D and x: between two seconds they stand still, and every decision asks for them."""
         if self._weight < 1.5 or self._mean <= 0.0:
-            self.dispersion_s = self.excess_s = 0.0
+            self.bursts = NO_BURSTS
             return
-        self.dispersion_s = max(0.0, self._square / self._mean - self._mean / self._weight)
-        beyond_s = self.dispersion_s - self._prompt_squares / self._mean
+        dispersion_s = max(0.0, self._square / self._mean - self._mean / self._weight)
+        beyond_s = dispersion_s - self._prompt_squares / self._mean
         trust = self._seconds / (self._seconds + _PRIOR_SECONDS)
-        self.excess_s = trust * max(0.0, beyond_s) * self._weight / self._mean
+        self.bursts = Bursts(dispersion_s, trust * max(0.0, beyond_s) * self._weight / self._mean)

@@ -80,8 +80,8 @@ def _demands(requests: Sequence[SimulatedRequest], seconds: float, work: Prefill
             requests_per_s=len(group) / seconds,
             prompt_tokens=sum(request.trace.prompt_tokens for request in group) / len(group),
             output_tokens=sum(request.trace.output_tokens for request in group) / len(group),
-            prefill_dispersion_s=work.dispersion_s,
-            prefill_excess_s=work.excess_s,
+            prefill_dispersion_s=work.bursts.dispersion_s,
+            prefill_excess_s=work.bursts.excess_s,
         )
         for (text_type, target_ms), group in grouped.items()
     )

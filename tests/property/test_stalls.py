@@ -45,11 +45,11 @@ def test_dispersion_s_is_never_negative_and_starts_from_nothing(
     sends: list[tuple[float, float]], window_s: float
 ) -> None:
     work, now_s = PrefillWork(window_s=window_s), 0.0
-    assert work.dispersion_s == 0.0
+    assert work.bursts.dispersion_s == 0.0
     for gap_s, prefill_ms in sends:
         now_s += gap_s
         work.sent(prefill_ms, now_s)
-        assert 0.0 <= work.dispersion_s < math.inf
+        assert 0.0 <= work.bursts.dispersion_s < math.inf
 
 
 @given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=30), st.integers(1, 1_000), st.integers(1, 6))
@@ -60,4 +60,4 @@ def test_when_counting_began_does_not_matter(gaps_s: list[float], start_s: int, 
         for _ in range(1 + number % sends):
             early.sent(30.0, round(now_s, 3))
             late.sent(30.0, round(now_s + start_s, 3))
-    assert math.isclose(early.dispersion_s, late.dispersion_s, rel_tol=1e-9, abs_tol=1e-12)
+    assert math.isclose(early.bursts.dispersion_s, late.bursts.dispersion_s, rel_tol=1e-9, abs_tol=1e-12)

@@ -21,7 +21,7 @@ def dispersion_of(arrivals: Sequence[tuple[float, float]], *, window_s: float) -
     work = PrefillWork(window_s=window_s)
     for at_s, prefill_s in arrivals:
         work.sent(1e3 * prefill_s, at_s)
-    return work.dispersion_s
+    return work.bursts.dispersion_s
 
 
 def poisson(rate_per_s: float, seconds: float, seed: int) -> list[tuple[float, float]]:
@@ -99,12 +99,12 @@ def test_the_normal_deviate_of_a_quantile() -> None:
 
 def test_nothing_is_known_before_two_seconds_were_seen() -> None:
     work = PrefillWork()
-    assert work.dispersion_s == 0.0
+    assert work.bursts.dispersion_s == 0.0
     for at_s in (0.1, 0.2, 0.9, 1.1):
         work.sent(40.0, at_s)
-        assert work.dispersion_s == 0.0
+        assert work.bursts.dispersion_s == 0.0
     work.sent(40.0, 2.5)
-    assert work.dispersion_s > 0.0, "120 ms in the first second, 40 ms in the next"
+    assert work.bursts.dispersion_s > 0.0, "120 ms in the first second, 40 ms in the next"
 
 
 def test_equal_work_every_second_is_no_burst() -> None:
@@ -152,7 +152,7 @@ def test_a_burst_raises_it_and_is_forgotten() -> None:
     for second in range(100):
         for _ in range(20 if second == 40 else 1):
             work.sent(50.0, second + 0.5)
-        seen.append(work.dispersion_s)
+        seen.append(work.bursts.dispersion_s)
     assert seen[40] == pytest.approx(0.0, abs=1e-9), "the second under way is not judged yet"
     assert seen[41] > 0.2
     assert all(later < earlier for earlier, later in pairwise(seen[50:]))
@@ -182,7 +182,7 @@ def test_one_burst_is_no_habit_and_many_are() -> None:
             for _ in range(10):
                 work.sent(100.0, 10.0 * number)
         work.sent(0.0, 10.0 * bursts)
-        return work.excess_s
+        return work.bursts.excess_s
 
     # One second of ten holds 1 s of work: mean 0.1, D = 0.9, D₀ = 0.1, so x = 0.8 / 0.1.
     assert excess_after(1) < 0.5 * 8.0
