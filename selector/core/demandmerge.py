@@ -6,7 +6,6 @@ A search costs about the square of the number of demands or more, and clients ma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.poolload import Demand, DemandKey
@@ -90,8 +89,7 @@ def _sum(one: Demand, other: Demand) -> Demand:
     """Both demands as one: rates add up, lengths are the means per request."""
     requests_per_s = one.requests_per_s + other.requests_per_s
     share = other.requests_per_s / requests_per_s
-    return replace(
-        one,
+    return one._replace(
         requests_per_s=requests_per_s,
         prompt_tokens=one.prompt_tokens + share * (other.prompt_tokens - one.prompt_tokens),
         output_tokens=one.output_tokens + share * (other.output_tokens - one.output_tokens),

@@ -9,6 +9,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.livesettings import ArmSetting
@@ -22,9 +23,8 @@ _CURVE_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 3
 """Batches at which a `PoolCurve` is computed; between them it is linear."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """Requests of one text type and target, at their present rate."""
+class Demand(NamedTuple):
+    """Requests of one text type and target, at their present rate. A tuple, since all are made anew at every look."""
 
     text_type: str
     tbt_target_ms: float | None

@@ -100,7 +100,7 @@ def test_what_one_pool_cannot_hold_flows_to_the_next() -> None:
 def test_bursts_of_prefill_leave_less_room_under_a_target() -> None:
     calm = demand("romansh", 20.0, target_ms=12.0)
     bursts = [
-        planner("none", "none").solve([replace(calm, prefill_dispersion_s=spread_s)]).batch_of["none"]
+        planner("none", "none").solve([calm._replace(prefill_dispersion_s=spread_s)]).batch_of["none"]
         for spread_s in (0.0, 0.05, 0.5)
     ]
     assert bursts[0] > bursts[1] > bursts[2] >= 1
