@@ -201,10 +201,11 @@ class Arm:
             self._weigh(cell, arm_ratio, arm_variance, unknown)
             self.means[text_type] = cell.mean
             inverse = 1.0 / cell.mean
+            square = inverse * inverse
             self.inverse_means.append(inverse)
             self.samples.append(cell.samples)
-            self._squares.append((1.0 + cell.spread * cell.spread) * inverse * inverse)
-            self._step_squares.append(cell.step_variance * inverse**3)
+            self._squares.append((1.0 + cell.spread * cell.spread) * square)
+            self._step_squares.append(cell.step_variance * inverse * square)
 
     def mixture(self, shares: Sequence[float], output_tokens: float) -> tuple[float, float]:
         """(accept length, relative variance of passes per token) of a request that is of `TEXT_TYPES` by `shares`.
@@ -239,24 +240,27 @@ class Arm:
         return least
 
     def _weigh(self, cell: Cell, arm_ratio: float, arm_variance: float, unknown: float | None) -> None:
+        # Every cell of an arm passes here whenever a request has ended: no call that can be done without.
         width = float(self.width)
-        drafts = width - 1.0
+        drafts, ratio = width - 1.0, cell.ratio
         if cell.known:
             # 1 + (a − 1) is not a to the last digit: a profile that nothing speaks against is taken as it stands.
-            expected = cell.prior.mean
+            mean = cell.prior.mean
             if self.log_ratio:
-                expected = 1.0 + (expected - 1.0) * arm_ratio
-                expected = expected if expected < width else width
-            deviation = max(TYPE_DEVIATION * (expected - 1.0), _LEAST_DEVIATION_FRAC * drafts) * cell.doubt
+                mean = 1.0 + (mean - 1.0) * arm_ratio
+                mean = mean if mean < width else width
+            deviation, least = TYPE_DEVIATION * (mean - 1.0), _LEAST_DEVIATION_FRAC * drafts
+            deviation = (deviation if deviation > least else least) * cell.doubt
         else:
-            expected, deviation = (cell.prior.mean if unknown is None else unknown), 0.5 * drafts
+            mean, deviation = (cell.prior.mean if unknown is None else unknown), 0.5 * drafts
         variance = deviation * deviation
-        of_arm = arm_variance * (expected - 1.0) ** 2
-        if cell.ratio is None:
-            cell.mean, posterior = expected, variance + of_arm
+        of_arm = arm_variance * (mean - 1.0) * (mean - 1.0)
+        if ratio is None:
+            variance += of_arm
         else:
             to_prior = cell.ratio_variance / (cell.ratio_variance + variance)
-            cell.mean = min(width, max(1.0, to_prior * expected + (1.0 - to_prior) * cell.ratio))
-            posterior = (1.0 - to_prior) * cell.ratio_variance + to_prior * to_prior * of_arm
-        cell.deviation = math.sqrt(posterior)
-        cell.step_variance = cell.shape.variance(cell.mean)
+            variance = (1.0 - to_prior) * cell.ratio_variance + to_prior * to_prior * of_arm
+            mean = to_prior * mean + (1.0 - to_prior) * ratio
+            mean = 1.0 if mean < 1.0 else mean if mean < width else width
+        cell.mean, cell.deviation = mean, math.sqrt(variance)
+        cell.step_variance = cell.shape.variance(mean)

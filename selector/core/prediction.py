@@ -25,6 +25,49 @@ from selector.core.types import BackendView, Candidate, RequestView
 _FAULTS = ("no free place", "misses its target", "breaks a running target")
 
 
+class AcceptLengths:
+    """Accept lengths that one decision needs; each is asked of the model once, however many backends run the arm.
+
+    A slow one is reached at `quantile`. Requests already running are taken to be as long as the new one.
+    """
+
+    __slots__ = ("_acceptance", "_of_request", "_of_running", "_quantile", "_request", "_samples", "deviate", "means")
+
+    def __init__(self, request: RequestView, acceptance: AcceptanceModel, quantile: float) -> None:
+        self._request = request
+        self._acceptance = acceptance
+        self._quantile = quantile
+        self.deviate = normal_deviate(quantile)
+        self._of_request: dict[str, tuple[float, float]] = {}
+        self._of_running: dict[tuple[str, str], tuple[float, float]] = {}
+        self._samples: dict[str, float] = {}
+        self.means = acceptance.mean_accept_lengths
+        """Arm → mean accept length of running requests by text type."""
+
+    def of_request(self, arm: str) -> tuple[float, float]:
+        """(mean, slow) of the new request on `arm`."""
+        found = self._of_request.get(arm)
+        if found is None:
+            found = self._of_request[arm] = self._acceptance.of_request(arm, self._request, self._quantile)
+        return found
+
+    def samples_of_request(self, arm: str) -> float:
+        """Finished requests behind `of_request`."""
+        found = self._samples.get(arm)
+        if found is None:
+            found = self._samples[arm] = self._acceptance.samples_behind(arm, self._request)
+        return found
+
+    def of_running(self, arm: str, text_type: str) -> tuple[float, float]:
+        """(mean, slow) of a running request of `text_type` on `arm`."""
+        found = self._of_running.get((arm, text_type))
+        if found is None:
+            found = self._of_running[arm, text_type] = self._acceptance.accept_lengths(
+                arm, text_type, None, self._request.expected_output_tokens, self._quantile
+            )
+        return found
+
+
 class Prediction(NamedTuple):
     """One backend with the request added. A tuple, since one is made per backend and decision and is made fast."""
 
@@ -73,49 +116,6 @@ _AGAINST = {
     flags: ", ".join(words for holds, words in zip(flags, _FAULTS, strict=True) if not holds)
     for flags in product((True, False), repeat=len(_FAULTS))
 }
-
-
-class AcceptLengths:
-    """Accept lengths that one decision needs; each is asked of the model once, however many backends run the arm.
-
-    A slow one is reached at `quantile`. Requests already running are taken to be as long as the new one.
-    """
-
-    __slots__ = ("_acceptance", "_of_request", "_of_running", "_quantile", "_request", "_samples", "deviate", "means")
-
-    def __init__(self, request: RequestView, acceptance: AcceptanceModel, quantile: float) -> None:
-        self._request = request
-        self._acceptance = acceptance
-        self._quantile = quantile
-        self.deviate = normal_deviate(quantile)
-        self._of_request: dict[str, tuple[float, float]] = {}
-        self._of_running: dict[tuple[str, str], tuple[float, float]] = {}
-        self._samples: dict[str, float] = {}
-        self.means = acceptance.mean_accept_lengths
-        """Arm → mean accept length of running requests by text type."""
-
-    def of_request(self, arm: str) -> tuple[float, float]:
-        """(mean, slow) of the new request on `arm`."""
-        found = self._of_request.get(arm)
-        if found is None:
-            found = self._of_request[arm] = self._acceptance.of_request(arm, self._request, self._quantile)
-        return found
-
-    def samples_of_request(self, arm: str) -> float:
-        """Finished requests behind `of_request`."""
-        found = self._samples.get(arm)
-        if found is None:
-            found = self._samples[arm] = self._acceptance.samples_behind(arm, self._request)
-        return found
-
-    def of_running(self, arm: str, text_type: str) -> tuple[float, float]:
-        """(mean, slow) of a running request of `text_type` on `arm`."""
-        found = self._of_running.get((arm, text_type))
-        if found is None:
-            found = self._of_running[arm, text_type] = self._acceptance.accept_lengths(
-                arm, text_type, None, self._request.expected_output_tokens, self._quantile
-            )
-        return found
 
 
 class RunningLoad:

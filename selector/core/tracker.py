@@ -159,6 +159,8 @@ class FleetTracker:
     """The state of the fleet as one router knows it."""
 
     def __init__(self, backends: Iterable[BackendSpec]) -> None:
+        self.hears_every_poll = False
+        """Whether somebody wants those polls too that change nothing."""
         self._backends = {spec.name: _Backend(spec, index) for index, spec in enumerate(backends)}
         self._home: dict[str, tuple[_Backend, RequestView, Mapping[str, float]]] = {}
         self._views = [state.view() for state in self._backends.values()]

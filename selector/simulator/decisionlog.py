@@ -56,6 +56,7 @@ class LoggedController(Controller):
 class _LoggedTracker(FleetTracker):
     def __init__(self, context: PolicyContext, write: Write) -> None:
         super().__init__(context.backends)
+        self.hears_every_poll = True
         self._write = write
 
     def polled(self, backend: str, signal: LoadSignal, now_s: float) -> None:

@@ -100,6 +100,8 @@ class Simulation:
         self._version = [0] * len(self._servers)
         self._unpolled: set[int] = set()
         """Servers where something happened since the last poll."""
+        self._told_waiting = [0] * len(self._servers)
+        """Requests waiting by the last poll that was told."""
         self._in_flight: dict[str, RequestRecord] = {}
         self._measured_in_flight = 0
         self._window = WHOLE_RUN
@@ -341,13 +343,17 @@ class Simulation:
     def _poll(self, now_s: float) -> None:
         """Polls the backends where something happened since the last poll.
 
-        The others would say what they said before, which changes nothing: all their requests are the fleet's own.
+        The others would say what they said before, which changes nothing. Nor does it that others run or another cache
+        is filled, as all requests are the fleet's own: unless polls are written down, they tell of the queues.
         """
-        polled = self._controller.tracker.polled
+        tracker, told = self._controller.tracker, self._told_waiting
         for index in sorted(self._unpolled):
             server = self._servers[index]
-            signal = LoadSignal(running=server.batch, waiting=server.waiting, kv_tokens=server.kv_tokens)
-            polled(self._specs[index].name, signal, now_s)
+            waiting = server.waiting
+            if waiting != told[index] or tracker.hears_every_poll:
+                told[index] = waiting
+                signal = LoadSignal(running=server.batch, waiting=waiting, kv_tokens=server.kv_tokens)
+                tracker.polled(self._specs[index].name, signal, now_s)
         self._unpolled.clear()
 
     def _close(self, meter: Meter, now_s: float) -> None:
