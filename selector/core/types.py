@@ -5,7 +5,7 @@ Nothing here holds a request's true output length: a policy cannot see the futur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -192,6 +192,9 @@ class LazyCandidates(Sequence[Candidate]):
 
     def __getitem__(self, index: int | slice) -> Candidate | Sequence[Candidate]:
         return self._all()[index]
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return iter(self._all())
 
     def __len__(self) -> int:
         return len(self._all())

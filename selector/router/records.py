@@ -107,7 +107,11 @@ class Records:
             acceptance_arm=acceptance_arm,
             correction=correction,
         )
-        if acceptance_arm is not None:
+        chosen = attempt.chosen
+        if chosen is not None and chosen.accept_length is not None and chosen.acceptance_samples is not None:
+            # The policy has asked the model already.
+            attempt.accept_length, attempt.acceptance_samples = chosen.accept_length, chosen.acceptance_samples
+        elif acceptance_arm is not None:
             attempt.accept_length, _ = self._acceptance.of_request(acceptance_arm, view, 0.5)
             attempt.acceptance_samples = self._acceptance.samples_behind(acceptance_arm, view)
         record.attempts.append(attempt)

@@ -94,6 +94,15 @@ def test_what_acceptance_was_expected_is_kept_as_it_was_then() -> None:
     assert [each.view.request_id for each in records.latest_ended()] == ["r"]
 
 
+def test_what_the_policy_asked_of_acceptance_is_not_asked_again() -> None:
+    records = remembered()
+    asked = Candidate(backend="b0", arm="none", feasible=True, accept_length=2.5, acceptance_samples=7.0)
+    decided(records, "r", decision=Decision(backend="b0", reason="why", candidates=(asked,)))
+    record = records.find("r")
+    assert record is not None
+    assert (record.last.accept_length, record.last.acceptance_samples) == (2.5, 7.0)
+
+
 def test_joules_of_all_attempts_add_up_unless_one_is_not_known() -> None:
     records = remembered()
     for name in ("whole", "partial", "late"):
