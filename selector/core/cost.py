@@ -312,9 +312,7 @@ class PrefillCost:
         for (t0, m0, j0), (t1, m1, j1) in pairwise(ordered):
             if t1 <= t0 or m1 < m0 or j1 < j0:
                 raise DomainError(f"prefill cost must rise with the prompt: {(t0, m0, j0)} then {(t1, m1, j1)}")
-        self._lines = [
-            (t0, t1 - t0, m0, m1 - m0, j0, j1 - j0) for (t0, m0, j0), (t1, m1, j1) in pairwise(ordered)
-        ]
+        self._lines = [(t0, t1 - t0, m0, m1 - m0, j0, j1 - j0) for (t0, m0, j0), (t1, m1, j1) in pairwise(ordered)]
         """Between two points: the first (tokens, ms, J), each with the way to the second."""
         self._starts = [line[0] for line in self._lines]
         self._floor_ms, self._floor_j = floor_ms, floor_j

@@ -11,6 +11,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import overload
 
+from selector.core.quickinit import quick_init
+
 TEXT_TYPES: tuple[str, ...] = (
     "code",
     "math",
@@ -41,6 +43,7 @@ class Capability(StrEnum):
     PENALTIES = "penalties"
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestView:
     """One request as a policy may know it before the first token."""
@@ -80,6 +83,7 @@ class LoadGroup:
     requests: int
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSignal:
     """What one poll of `/v1/loads` said, summed over a backend's ranks."""
@@ -102,6 +106,7 @@ class Correction:
 NO_CORRECTION = Correction()
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendView:
     """One backend as the tracker knows it now.
@@ -140,6 +145,7 @@ class BackendView:
         return self.kv_tokens / self.batch if self.batch else 0.0
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
     """All backends that serve one target, at one instant."""
@@ -148,6 +154,7 @@ class FleetView:
     backends: tuple[BackendView, ...]
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """What a policy predicted for one backend, had the request gone there."""
@@ -209,6 +216,7 @@ class LazyCandidates(Sequence[Candidate]):
         return repr(self._all())
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Where a request goes, and why."""
@@ -240,6 +248,7 @@ class Finish(StrEnum):
     """The client went away; it counts neither as met nor as missed."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a request turned out to be, once it ended."""
