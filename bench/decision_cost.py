@@ -3,8 +3,9 @@
 The fleet cycles through every arm of a shipped profile. Each backend starts with a dozen requests of several text types
 and two TBT classes; then a request is decided and the oldest one ends, over and over, so that views and acceptance
 estimates change between decisions as they do in a router. Only `decide` is timed, each call by itself, in CPU time of
-the thread: what other processes do to the clock is not the policy's. `explained_` is a decision with its candidates
-worked out for the decision log, which simulations without one leave out.
+the thread: what other processes do to the clock is not the policy's. What they do to caches and cores still counts, so
+each figure is the least of several runs of the very same sequence. `explained_` is a decision with its candidates worked
+out for the decision log, which simulations without one leave out.
 """
 
 from __future__ import annotations
@@ -95,8 +96,22 @@ def outcome_of(request: RequestView, backend: str, arm: str, draw: Random, now_s
     )
 
 
-def measure(policy: str, fleet: LoadedFleet, decisions: int) -> dict[str, object]:
-    """Percentiles of `decisions` decisions after a tenth as many to warm up."""
+def measure(policy: str, fleet: LoadedFleet, decisions: int, repeats: int = 1) -> dict[str, object]:
+    """Percentiles of `decisions` decisions after a tenth as many to warm up, each the least of `repeats` runs."""
+    runs = [run(policy, fleet, decisions) for _ in range(repeats)]
+    context = fleet.policy_context()
+    return {
+        "policy": policy,
+        "backends": len(context.backends),
+        "arms": len(context.by_arm()),
+        "decisions": decisions,
+        "repeats": repeats,
+        **{name: min(each[name] for each in runs) for name in runs[0]},
+    }
+
+
+def run(policy: str, fleet: LoadedFleet, decisions: int) -> dict[str, float]:
+    """Percentiles of one run."""
     context = fleet.policy_context()
     timed = Timed(load_policy_file(ARGUMENTS.get(policy, policy)).make({}, context))
     controller = Controller(context, timed)
@@ -119,10 +134,6 @@ def measure(policy: str, fleet: LoadedFleet, decisions: int) -> dict[str, object
         ended, backend = running.popleft()
         controller.end(outcome_of(ended, backend, context.spec(backend).arm, draw, now_s), now_s)
     return {
-        "policy": policy,
-        "backends": len(context.backends),
-        "arms": len(context.by_arm()),
-        "decisions": decisions,
         **percentiles("", timed.taken_ns[warm_up:]),
         **percentiles("explained_", timed.explained_ns[warm_up:]),
     }
@@ -144,9 +155,10 @@ def main() -> None:
     parser.add_argument("--backends", type=int, nargs="+", default=[8, 512])
     parser.add_argument("--policies", nargs="+", default=list(policy_names()))
     parser.add_argument("--decisions", type=int, default=2_000)
+    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     rows = [
-        measure(policy, make_fleet(options.profile, backends), options.decisions)
+        measure(policy, make_fleet(options.profile, backends), options.decisions, options.repeats)
         for backends in options.backends
         for policy in options.policies
     ]
