@@ -4,8 +4,8 @@ The fleet cycles through every arm of a shipped profile. Each backend starts wit
 and two TBT classes; then a request is decided and the oldest one ends, over and over, so that views and acceptance
 estimates change between decisions as they do in a router. Only `decide` is timed, each call by itself, in CPU time of
 the thread: what other processes do to the clock is not the policy's. What they do to caches and cores still counts, so
-each figure is the least of several runs of the very same sequence. `explained_` is a decision with its candidates worked
-out for the decision log, which simulations without one leave out.
+each figure is the least of several runs of the very same sequence. `explained_` is a decision with its candidates
+worked out for the decision log, which simulations without one leave out.
 """
 
 from __future__ import annotations
