@@ -1,4 +1,4 @@
-"""Compiles what a simulation spends its time in, if the builder asks for it:
+"""Compiles what a simulation, and the decisions of a router, spend their time in, if the builder asks for it:
 
     DRAFTER_SELECTOR_COMPILE=1 pip install .
 
@@ -62,7 +62,8 @@ COMPILED = (
     "selector/simulator/server.py",
 )
 """Not core/types.py and the like: pydantic reads the annotations of their dataclasses, which compiled ones do not keep.
-Not core/acceptance.py: only compiled classes can inherit from a compiled one."""
+Not core/acceptance.py: only compiled classes can inherit from a compiled one. A NamedTuple of a compiled module names
+only classes that are defined above it: the import crashes otherwise."""
 
 _SETUP = """\
 from mypyc.build import mypycify

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import pkgutil
@@ -86,3 +87,17 @@ def test_no_schema_reads_a_compiled_class() -> None:
         fields = known.model_fields.values() if issubclass(known, BaseModel) else ()
         for read in {read for field in fields for read in types_in(field.annotation)}:
             assert read.__module__ not in compiled, f"{known.__name__} reads {read.__name__}"
+
+
+@pytest.mark.parametrize("path", load_hook().COMPILED)
+def test_named_tuples_name_only_classes_above_them(path: str) -> None:
+    """The compiled module would read the class before it exists, and crash."""
+    above: set[str] = set()
+    classes = [node for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.ClassDef)]
+    every = {node.name for node in classes}
+    for node in classes:
+        if any(isinstance(base, ast.Name) and base.id == "NamedTuple" for base in node.bases):
+            fields = [field.annotation for field in node.body if isinstance(field, ast.AnnAssign)]
+            named = {each.id for field in fields for each in ast.walk(field) if isinstance(each, ast.Name)}
+            assert named & every <= above, f"{node.name} in {path}"
+        above.add(node.name)
