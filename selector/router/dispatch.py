@@ -84,6 +84,8 @@ class Dispatcher:
         self._adaptive_arms = frozenset(adaptive_arms)
         self.settings_due: Callable[[str, Mapping[str, float], str], None] | None = None
         """Called with a backend, the live settings to ask it for, and why; whoever sets it reports the answer."""
+        self.drafting = frozenset(spec.name for spec in controller.context.backends if spec.cost.verify_tokens > 1)
+        """Backends with a drafter."""
         self._largest_context = max(spec.max_context_tokens for spec in controller.context.backends)
 
     def now_s(self) -> float:
@@ -286,10 +288,13 @@ class Dispatcher:
 
     @contextmanager
     def _hidden(self, tried: Collection[str], now_s: float) -> Iterator[None]:
-        """Makes backends that failed this request unavailable to the policy while it decides, in the log too."""
+        """Makes backends that failed this request, or may not get it, unavailable to the policy while it decides.
+
+        In the log too, so that a replay sees what the policy saw.
+        """
         hidden = [view.name for view in self._available((), now_s) if view.name in tried]
         for name in hidden:
-            self._health(name, False, "failed the request being decided", now_s)
+            self._health(name, False, "left out of the decision on one request", now_s)
         try:
             yield
         finally:

@@ -120,6 +120,7 @@ class Relay:
                 return
             flight = place(request, tried)
             tried.add(flight.backend)
+            request.sent += 1
             self._watch.sent(flight.backend)
             try:
                 delivered = await self._deliver_from(flight, tried, incoming, client)
@@ -169,6 +170,8 @@ class Relay:
             # Its queue is full, or it is going down: neither has produced anything.
             if answer.status == 503 and await self._retracted(flight, tried, "answered 503", safe=True):
                 return False
+            if answer.status == 400 and await self._refused_for_its_drafter(flight, tried):
+                return False
             # From here on nothing is sent again: an answer may take long, and what was asked is not kept for it.
             request.release()
             incoming.headers = []
@@ -188,12 +191,30 @@ class Relay:
         elif not safe:
             pause_s = Denied.UNSAFE
         else:
-            pause_s = self.retries.ask(len(tried) - 1, self._clock())
+            pause_s = self.retries.ask(flight.request.sent - 1, self._clock())
         if isinstance(pause_s, Denied):
             self._metrics.retries_denied.labels(pause_s.value).inc()
             return False
         self._dispatcher.retract(flight, why)
         await asyncio.sleep(pause_s)
+        return True
+
+    async def _refused_for_its_drafter(self, flight: Flight, tried: set[str]) -> bool:
+        """Takes a request back that may have been refused for want of a capability, to try it without a drafter.
+
+        Profiles say what arms cannot serve, but a release may refuse more. Only backends without a drafter are left to
+        the request then, so that it is sent on once, and what is wrong with it itself is told by one of those.
+        """
+        view, drafting = flight.request.view, self._dispatcher.drafting
+        if view is None or not view.needs or flight.backend not in drafting:
+            return False
+        if not self._dispatcher.has_place(flight.request, tried | drafting):
+            return False
+        why = f"answered 400 to a request that needs {', '.join(sorted(view.needs))}"
+        if not await self._retracted(flight, tried | drafting, why, safe=True):
+            return False
+        self._watch.traffic_succeeded(flight.backend)
+        tried |= drafting
         return True
 
     async def _pass_on_stream(self, flight: Flight, answer: Exchange, additions: Additions, client: Client) -> None:

@@ -62,6 +62,8 @@ class ClientRequest:
     """What the client named it."""
     repeatable: bool = True
     """Doing it twice is the same as once: nothing of it outlasts its answer."""
+    sent: int = 0
+    """To how many backends so far."""
 
     @property
     def rids(self) -> tuple[str, ...]:

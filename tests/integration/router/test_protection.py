@@ -15,7 +15,7 @@ from selector.core.types import Finish
 from selector.router.health import State
 from selector.router.running import RunningRouter
 from tests.integration.router.fake_upstream import EAGLE3_K3, Exchange, FakeUpstream, answering, broken, streaming
-from tests.integration.router.harness import CHAT, DONE, chat_stream, event, routed
+from tests.integration.router.harness import CHAT, DONE, INFO, chat_stream, event, routed
 from tests.integration.router.raw_client import DEADLINE_S, Answer, connection, request, request_bytes
 from tests.integration.router.test_failures import finishes, in_flight, state_of
 
@@ -57,6 +57,12 @@ def metric(router: RunningRouter, line: str) -> float:
     """The value of the metric whose name and labels end in `line`."""
     (found,) = [text for text in router.state.metrics.render().decode().splitlines() if f"{line} " in text]
     return float(found.rpartition(" ")[2])
+
+
+async def explained(router: RunningRouter, rid: str) -> dict[str, Any]:
+    async with request(router.url, f"/explain?rid={rid}", method="GET") as answer:
+        told: dict[str, Any] = await answer.json()
+        return told
 
 
 async def test_a_server_that_is_ready_but_fails_every_request_is_tried_by_one_now_and_then() -> None:
@@ -253,6 +259,55 @@ async def test_a_full_queue_everywhere_is_told_with_when_to_come_back() -> None:
         # Being full is no fault: neither is kept from requests.
         assert [state_of(router, name) for name in ("b0", "b1")] == [State.AVAILABLE] * 2
         assert set(finishes(router)) == {Finish.FAILED}
+
+
+REFUSAL = b'{"object":"error","message":"this server has a drafter","code":400}'
+TOOLS: Mapping[str, Any] = {**STREAM, "tools": [{"type": "function", "function": {"name": "f"}}]}
+
+
+async def test_a_drafter_that_cannot_do_what_a_request_needs_is_answered_for_by_a_plain_backend() -> None:
+    async with (
+        FakeUpstream(EAGLE3_K3, script=answering(400, REFUSAL)) as drafting,
+        FakeUpstream(EAGLE3_K3, script=answering(400, REFUSAL)) as other,
+        FakeUpstream(script=FINE) as plain,
+        routed(drafting, other, plain, arms=["eagle3-k3", "eagle3-k3", "none"], tables_more=faults(NO_PAUSE)) as router,
+    ):
+        async with request(router.url, body=TOOLS) as answer:
+            await answer.body()
+            assert (answer.status, answer.header("x-drafter-selector-arm")) == (200, "none")
+        assert (len(drafting.seen), len(other.seen), len(plain.seen)) == (1, 0, 1)
+        assert plain.seen[0].json["tools"] == TOOLS["tools"]
+        told = await explained(router, answer.header("x-drafter-selector-rid") or "")
+        assert [decision["retracted"] for decision in told["decisions"]] == [
+            "answered 400 to a request that needs tools",
+            None,
+        ]
+        # An answer is no fault, and the others are back for the next request.
+        assert [state_of(router, name) for name in ("b0", "b1", "b2")] == [State.AVAILABLE] * 3
+        assert finishes(router) == [Finish.DONE]
+
+
+@pytest.mark.parametrize(
+    ("arms", "body", "sent"),
+    [
+        (["eagle3-k3", "none"], STREAM, [1, 0]),  # needs nothing that an arm may lack
+        (["eagle3-k3", "none"], TOOLS, [1, 1]),  # its own fault, as the plain one says too
+        (["none", "none"], TOOLS, [1, 0]),
+        (["eagle3-k3", "eagle3-k3"], TOOLS, [1, 0]),
+    ],
+)
+async def test_another_refusal_is_passed_on_as_it_came(
+    arms: list[str], body: Mapping[str, Any], sent: list[int]
+) -> None:
+    async with (
+        FakeUpstream(INFO[arms[0]], script=answering(400, REFUSAL)) as first,
+        FakeUpstream(INFO[arms[1]], script=answering(400, REFUSAL)) as second,
+        routed(first, second, arms=arms, tables_more=faults(NO_PAUSE)) as router,
+    ):
+        async with request(router.url, body=body) as answer:
+            assert (answer.status, await answer.body()) == (400, REFUSAL)
+        assert [len(first.seen), len(second.seen)] == sent
+        assert metric(router, 'retries_denied_total{why="no_backend"}') == 0
 
 
 @contextmanager
