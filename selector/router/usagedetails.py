@@ -6,6 +6,14 @@
 OpenAI counts the tokens of a client's predicted output under these names. Here the drafter predicts, and rejected
 drafts are never part of `completion_tokens`. SGLang leaves both out. A count that the backend did not report stays
 absent, and whatever an answer already says of either is left as it is. Only the usage object is written anew.
+
+SGLang counts every draft that the target agreed with, also those of the last pass that a limit or a stop string cut off
+the answer. An answer that was not cut has a first token from prefill, one of its own from each pass, and the accepted
+drafts; in one that was cut, all that the last pass left is drafts. So the drafts in it are
+
+    min(accepted drafts, completion tokens - verify passes)
+
+and those that were cut off were neither turned down nor delivered: they are in no count.
 """
 
 from __future__ import annotations
@@ -29,16 +37,15 @@ def with_drafts(document: bytes, spec: SpecCounts | None) -> bytes:
 
     The same object when there is nothing to add.
     """
-    drafts = _drafts(spec)
-    if not drafts or b'"usage"' not in document:
+    if spec is None or b'"usage"' not in document:
         return document
     start = len(_DATA) if document.startswith(_DATA) else 0
     try:
         answer = orjson.loads(document[start:])
         usage = answer["usage"]
         details = usage.get(_DETAILS) or {}
-        told = any(details.get(name) is not None for name in _NAMES)
-        if told or drafts[_ACCEPTED] > usage["completion_tokens"]:
+        drafts = _drafts(spec, usage["completion_tokens"])
+        if not drafts or any(details.get(name) is not None for name in _NAMES):
             return document
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
         return document  # no usage, or none that could be added to
@@ -64,11 +71,11 @@ def _holds(document: bytes, expected: object) -> bool:
         return False
 
 
-def _drafts(spec: SpecCounts | None) -> dict[str, int]:
+def _drafts(spec: SpecCounts, completion_tokens: int) -> dict[str, int]:
     """What is known, by OpenAI's names; nothing of counts that cannot be."""
-    if spec is None or spec.accepted_drafts < 0:
+    if spec.accepted_drafts < 0 or not 0 <= spec.verify_passes <= completion_tokens:
         return {}
-    drafts = {_ACCEPTED: spec.accepted_drafts}
+    drafts = {_ACCEPTED: min(spec.accepted_drafts, completion_tokens - spec.verify_passes)}
     proposed = spec.proposed_drafts
     # SGLang writes 0 for a number of proposals that it does not know.
     if proposed is None or (proposed == 0 and spec.verify_passes > 0):

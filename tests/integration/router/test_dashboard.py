@@ -52,6 +52,9 @@ def make_policy(params, context):
     return Evil()
 """
 
+_HIDDEN_ASIDE = """[...document.querySelectorAll('.scroll, .scroll tbody td, .scroll tbody th')]
+    .filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.textContent)"""
+
 
 @asynccontextmanager
 async def page(url: str) -> AsyncIterator[tuple[Any, list[str]]]:
@@ -107,6 +110,8 @@ async def test_it_shows_backends_decisions_plan_and_acceptance() -> None:
         for name, width, height in (("desktop", 1280, 900), ("phone", 390, 844)):
             await shown.set_viewport_size({"width": width, "height": height})
             assert await shown.evaluate("document.documentElement.scrollWidth") == width
+            # Nothing is out of sight at the side of a table either.
+            assert await shown.evaluate(_HIDDEN_ASIDE) == []
             await screenshot(shown, name)
         assert complaints == []
 

@@ -79,7 +79,7 @@ async def test_a_client_that_asks_for_the_extension_gets_it() -> None:
 
 @pytest.mark.parametrize("asks_extension", [False, True])
 async def test_the_usage_that_a_client_asked_for_says_what_became_of_the_drafts(asks_extension: bool) -> None:
-    spec = sglext(spec_verify_ct=3, spec_num_correct_drafts=1, spec_num_proposed_drafts=9)
+    spec = sglext(spec_verify_ct=1, spec_num_correct_drafts=1, spec_num_proposed_drafts=9)
     sent = [*chat_stream("Hi", "!")[:-2], spec, *chat_stream("Hi", "!")[-2:]]
     drafts = {"accepted_prediction_tokens": 1, "rejected_prediction_tokens": 8}
     body = {**ASKS_USAGE, **({"return_spec_tokens_details": True} if asks_extension else {})}
@@ -193,7 +193,7 @@ async def test_a_whole_answer_passes_unchanged_but_for_drafts_in_its_usage_and_t
     drafts = b'{"completion_tokens":2,"completion_tokens_details":{"accepted_prediction_tokens":1}}'
     filled = plain.replace(b'{"completion_tokens":2}', drafts)
     details = (
-        b',"sglext":{"spec_tokens_details":{"spec_accept_rate":0.5,"spec_verify_ct":2,"spec_num_correct_drafts":1}}'
+        b',"sglext":{"spec_tokens_details":{"spec_accept_rate":0.5,"spec_verify_ct":1,"spec_num_correct_drafts":1}}'
     )
     sent = plain[:-1] + details + b"}"
     async with (

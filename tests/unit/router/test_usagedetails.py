@@ -69,12 +69,34 @@ def test_a_count_that_is_not_known_is_absent(spec: SpecCounts, details: dict[str
 
 
 @pytest.mark.parametrize(
+    ("completion_tokens", "spec", "accepted", "rejected"),
+    [
+        # as a server answered with a limit of 60: 4 of the last pass were cut off
+        (60, SpecCounts(verify_passes=19, accepted_drafts=44, proposed_drafts=95), 41, 51),
+        # the first token, a pass that left 4 drafts and its own, a pass of which nothing but its own was left
+        (7, SpecCounts(verify_passes=2, accepted_drafts=4, proposed_drafts=14), 4, 10),
+        (6, SpecCounts(verify_passes=1, accepted_drafts=7, proposed_drafts=7), 5, 0),
+        (1, SpecCounts(verify_passes=0, accepted_drafts=0), 0, None),
+    ],
+)
+def test_drafts_that_were_cut_off_the_answer_are_in_no_count(
+    completion_tokens: int, spec: SpecCounts, accepted: int, rejected: int | None
+) -> None:
+    usage = {**USAGE, "completion_tokens": completion_tokens}
+    details = orjson.loads(with_drafts(orjson.dumps({"usage": usage}), spec))["usage"]["completion_tokens_details"]
+    assert details.get("accepted_prediction_tokens") == accepted
+    assert details.get("rejected_prediction_tokens") == rejected
+    assert spec.verify_passes + accepted <= completion_tokens
+
+
+@pytest.mark.parametrize(
     "spec",
     [
         None,
         SpecCounts(verify_passes=3, accepted_drafts=-1, proposed_drafts=9),
         SpecCounts(verify_passes=3, accepted_drafts=7, proposed_drafts=6),
-        SpecCounts(verify_passes=3, accepted_drafts=9, proposed_drafts=9),  # more than the answer has tokens
+        SpecCounts(verify_passes=9, accepted_drafts=0, proposed_drafts=9),  # more passes than tokens
+        SpecCounts(verify_passes=-1, accepted_drafts=0, proposed_drafts=9),
     ],
 )
 def test_nothing_is_said_from_counts_that_are_not_there_or_cannot_be(spec: SpecCounts | None) -> None:
