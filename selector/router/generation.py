@@ -113,7 +113,8 @@ class Generation:
         books = Books(loaded.specs, context.acceptance, metrics, metered=bool(energy.urls), outliers=outliers, log=log)
         dispatcher = Dispatcher(controller, metrics, now_s, books, log=log, adaptive_arms=adaptive)
         self._keeper = SettingsKeeper(upstreams, dispatcher)
-        meters = Meters(energy, books, now_s, tls) if energy.urls else None
+        limits_w = {gpu: profiles[backend.name].gpu.power_limit_w for backend in fleet.backends for gpu in backend.gpus}
+        meters = Meters(energy, books, now_s, tls, limits_w) if energy.urls else None
         if meters is not None:
             self._stack.push_async_callback(meters.close)
         learning = fleet.acceptance

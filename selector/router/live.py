@@ -204,6 +204,8 @@ def _meters(state: RouterState) -> dict[str, Any]:
                 "name": meter.name,
                 "up": meter.up,
                 "last_error": meter.last_error,
+                "refused": meter.refused,
+                "last_refused": meter.last_refused,
                 "gpus": list(meter.gpus),
                 "age_s": None if meter.answered_s is None else state.now_s() - meter.answered_s,
             }

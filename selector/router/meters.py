@@ -3,9 +3,11 @@
 Each address is asked for `/energy` (`drafter-selector meter` on a GPU host, or an emulated fleet) by a task of its own,
 less and less often while it does not answer. A request never waits for any of it.
 
-    first reading, or a counter that fell ──▶ begin       what came before is not known
+    first reading                         ──▶ begin       what came before is not known
     the counter moved                     ──▶ reading     joules between the two edges
     it did not move                       ──▶ nothing     the interval goes on
+    it fell, or the board cannot have     ──▶ begin       refused, counted, and the reason shown
+    drawn what it says
 
 What happened between two answers is taken to have happened between the edges of the counter before them: that is off by
 up to the counter's own step (0.1 s), so intervals should be much longer. Sums are exact all the same.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -27,6 +29,10 @@ from selector.router.books import Books
 
 _LONGEST_WAIT_S = 60.0
 _MOST_BYTES = 1024 * 1024
+_LIMIT_TOLERANCE_FRAC = 1.02
+"""Boards hold their power limit as exactly as this over the time between two answers."""
+_EDGE_S = 0.1
+"""The counter's own step: by so much an interval may be longer than it says."""
 
 
 class _Gpu(BaseModel):
@@ -56,20 +62,32 @@ class Meter:
         """On the router's clock."""
         self.gpus: dict[str, tuple[int, int]] = {}
         """The fleet's GPUs that it is the first to tell of, with counter (mJ) and time of its edge (ns)."""
-        self.restarts = 0
-        """Counters that fell."""
+        self.refused = 0
+        """Readings that cannot be."""
+        self.last_refused: str | None = None
+        """Why the last of them was."""
 
 
 class Meters:
     """All of a fleet's. `run` until it is cancelled, then `close`."""
 
-    def __init__(self, options: Energy, books: Books, clock: Callable[[], float], tls: ssl.SSLContext) -> None:
-        """`clock` gives seconds since the router started; `tls` verifies meters with an `https://` address."""
+    def __init__(
+        self,
+        options: Energy,
+        books: Books,
+        clock: Callable[[], float],
+        tls: ssl.SSLContext,
+        power_limits_w: Mapping[str, float],
+    ) -> None:
+        """`clock` gives seconds since the router started; `tls` verifies meters with an `https://` address.
+
+        `power_limits_w` are those of the fleet's GPUs by their profiles.
+        """
         self.meters: Sequence[Meter] = [Meter(url) for url in dict.fromkeys(options.urls)]
         self._options = options
         self._books = books
         self._clock = clock
-        self._fleet_gpus = frozenset(books.gpus)
+        self._power_limits_w = power_limits_w
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=tls),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -83,7 +101,7 @@ class Meters:
     @property
     def unmetered(self) -> list[str]:
         """GPUs of the fleet that no meter has told of."""
-        return sorted(self._fleet_gpus.difference(*[meter.gpus for meter in self.meters]))
+        return sorted(self._power_limits_w.keys() - set().union(*[meter.gpus for meter in self.meters]))
 
     async def run(self) -> None:
         """Reads regularly."""
@@ -102,7 +120,7 @@ class Meters:
         now_s = self._clock()
         meter.up, meter.last_error, meter.answered_s = True, None, now_s
         for gpu in document.gpus:
-            if gpu.id in self._fleet_gpus and not any(gpu.id in other.gpus for other in self._others(meter)):
+            if gpu.id in self._power_limits_w and not any(gpu.id in other.gpus for other in self._others(meter)):
                 self._take(meter, gpu, now_s)
         return True
 
@@ -116,12 +134,15 @@ class Meters:
         meter.gpus[gpu.id] = gpu.energy_mj, gpu.timestamp_ns
         if last is None:
             self._books.begin(gpu.id, now_s)
-        elif gpu.energy_mj < last[0] or gpu.timestamp_ns < last[1]:
-            meter.restarts += 1
-            self._books.begin(gpu.id, now_s)
-        else:
-            joules, seconds = (gpu.energy_mj - last[0]) / 1e3, (gpu.timestamp_ns - last[1]) / 1e9
+            return
+        joules, seconds = (gpu.energy_mj - last[0]) / 1e3, (gpu.timestamp_ns - last[1]) / 1e9
+        impossible = _impossible(joules, seconds, self._power_limits_w[gpu.id])
+        if impossible is None:
             self._books.reading(gpu.id, joules, seconds, now_s)
+        else:
+            meter.refused += 1
+            meter.last_refused = f"{gpu.id}: {impossible}"
+            self._books.begin(gpu.id, now_s)
 
     async def _follow(self, meter: Meter) -> None:
         wait_s = self._options.poll_interval_s
@@ -151,3 +172,16 @@ class Meters:
             first = invalid.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "the answer"
             raise UpstreamError(f"{where}: {first['msg']}") from None
+
+
+def _impossible(joules: float, seconds: float, power_limit_w: float) -> str | None:
+    """What is wrong with a counter that went on by so much; `None` if it can be."""
+    if joules < 0.0 or seconds < 0.0:
+        return "the counter went backwards: the board or its driver was reset"
+    most_j = _LIMIT_TOLERANCE_FRAC * power_limit_w * (seconds + _EDGE_S)
+    if joules > most_j:
+        return (
+            f"{joules:.0f} J in {seconds:.2f} s is more than a board limited to {power_limit_w:g} W can draw;"
+            " compare the profile's power limit with the board's"
+        )
+    return None

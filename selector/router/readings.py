@@ -121,11 +121,15 @@ def _read_meters(state: RouterState) -> None:
         def failures(meter: Meter = meter) -> float:
             return meter.failures
 
+        def refused(meter: Meter = meter) -> float:
+            return meter.refused
+
         def age_s(meter: Meter = meter) -> float:
             return _known(None if meter.answered_s is None else state.now_s() - meter.answered_s)
 
         metrics.read_gauge("meter_up", "Whether a meter answered the last time.", is_up, **labels)
         metrics.read_counter("meter_failures", "Times that a meter did not answer.", failures, **labels)
+        metrics.read_counter("meter_refused_readings", "Readings that cannot be.", refused, **labels)
         metrics.read_gauge("meter_age_seconds", "Since a meter answered; NaN: never.", age_s, **labels)
 
 

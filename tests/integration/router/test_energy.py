@@ -129,7 +129,18 @@ async def test_what_is_no_meter_is_said_to_be_none(body: bytes, words: str) -> N
             assert words in state["last_error"]
 
 
-async def test_a_counter_that_fell_begins_again() -> None:
+@pytest.mark.parametrize(
+    ("joules", "seconds", "why"),
+    [
+        (-900.0, 1.0, "host0:0: the counter went backwards: the board or its driver was reset"),
+        (1.0, -1.0, "host0:0: the counter went backwards: the board or its driver was reset"),
+        # a board limited to 700 W, and 0.1 s that the counter's edges leave open
+        (786.0, 1.0, "host0:0: 786 J in 1.00 s is more than a board limited to 700 W can draw"),
+    ],
+)
+async def test_a_reading_that_cannot_be_is_refused_and_the_account_begins_again(
+    joules: float, seconds: float, why: str
+) -> None:
     async with (
         FakeMeter("host0:0") as meter,
         FakeUpstream(script=streaming(*chat_stream("a"))) as upstream,
@@ -137,10 +148,11 @@ async def test_a_counter_that_fell_begins_again() -> None:
     ):
         await meter.read_afresh()
         rid = await asked(router)
-        meter.draw("host0:0", -900.0, 1.0)
+        meter.draw("host0:0", joules, seconds)
         await meter.read_afresh()
-        assert router.state.meters is not None
-        assert router.state.meters.meters[0].restarts == 1
+        (state,) = (await get(router, "/router/live"))["meters"]["meters"]
+        assert (state["up"], state["refused"]) == (True, 1)
+        assert state["last_refused"].startswith(why)
         meter.draw("host0:0", 10.0, 1.0)
         await meter.read_afresh()
         assert (await get(router, f"/explain?rid={rid}"))["came"]["joules"] is None
@@ -148,6 +160,21 @@ async def test_a_counter_that_fell_begins_again() -> None:
         assert sum(
             value for name, value in seen.items() if name.startswith("gpu_energy_joules_total")
         ) == pytest.approx(10.0)
+        assert [value for name, value in seen.items() if name.startswith("meter_refused_readings_total")] == [1.0]
+
+
+async def test_a_board_at_its_limit_is_believed() -> None:
+    async with (
+        FakeMeter("host0:0") as meter,
+        FakeUpstream() as upstream,
+        routed(upstream, tables_more=metered(meter)) as router,
+    ):
+        await meter.read_afresh()
+        meter.draw("host0:0", 785.0, 1.0)
+        await meter.read_afresh()
+        live = await get(router, "/router/live")
+        (state,), (gpu,) = live["meters"]["meters"], live["gpus"]
+        assert (state["refused"], gpu["idle_j"] + gpu["others_j"]) == (0, pytest.approx(785.0))
 
 
 async def test_of_two_meters_that_tell_of_one_gpu_the_first_counts() -> None:
