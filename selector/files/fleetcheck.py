@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from selector.core.types import TEXT_TYPES, Capability
+from selector.core.types import TEXT_TYPES
 from selector.errors import FleetError, InputError, PolicyError
 from selector.files.adaptivecheck import schedule_trouble
 from selector.files.arm import VERIFY_BUDGET
+from selector.files.capabilities import capability_trouble
 from selector.files.fleet import Fleet, LoadedFleet, backend_spec
 from selector.files.policy import LoadedPolicy, load_policy_file
 from selector.files.profile import Profile
@@ -155,7 +156,7 @@ def _warnings(loaded: LoadedFleet, environ: Mapping[str, str]) -> Iterator[Findi
         _assumed,
         _batch_range,
         _budgets,
-        _capabilities,
+        capability_trouble,
         _schedules,
         _urls,
     ):
@@ -288,16 +289,6 @@ def _budgets(loaded: LoadedFleet) -> Iterator[Phrases]:
                 f"profile {profile_name!r}: arms.{arm_name}.launch",
                 f"has no {' and no '.join(lacking)}, without which SGLang takes a verify budget and ignores it",
                 "add it, and launch the server with it",
-            )
-
-
-def _capabilities(loaded: LoadedFleet) -> Iterator[Phrases]:
-    for need in Capability:
-        if all(need in spec.cannot_serve for spec in loaded.specs):
-            yield (
-                "backends",
-                f"none can serve requests that need {need.value}",
-                "such requests will be refused: add a backend of an arm that can, such as none",
             )
 
 

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from selector.errors import InputError
+from selector.files.capabilities import known_limits
 from selector.files.profile import (
     NO_DRAFTER,
     Arm,
@@ -150,7 +151,7 @@ def _arm(
         draft_steps=arm.draft_steps,
         topk=arm.topk,
         max_context_tokens=arm.max_context_tokens or (old.max_context_tokens if old else None),
-        cannot_serve=old.cannot_serve if old else (),
+        cannot_serve=old.cannot_serve if old else known_limits(arm.algorithm),
         launch=Launch(
             flags=arm.flags,
             env=arm.env,

@@ -137,6 +137,31 @@ def warnings(fleet: Path, *parts: str, **environ: str) -> list[str]:
     return found(examination, "warning")
 
 
+@pytest.mark.parametrize(
+    ("arm", "said", "lacking"),
+    [
+        ("dspark-8", [], "lacks penalties and hidden_states, which SGLang refuses or ignores under DSPARK"),
+        ("dspark-8", ["penalties"], "lacks hidden_states, which"),
+        ("eagle3-k3", ["tools"], "lacks penalties, which SGLang refuses or ignores under EAGLE3"),
+        ("eagle3-k3", ["penalties"], None),
+        ("none", [], None),
+    ],
+)
+def test_an_arm_that_is_said_to_do_what_no_drafter_does_is_warned_of(
+    fleet: Path, arm: str, said: list[str], lacking: str | None
+) -> None:
+    document = sparse_document()
+    document["arms"][arm]["cannot_serve"] = said
+    path = fleet.parent / "changed.json"
+    path.write_text(json.dumps(document))
+    about = [each for each in warnings(fleet, backend("b0", arm=arm, profile=str(path))) if "cannot_serve" in each]
+    if lacking is None:
+        assert about == []
+    else:
+        (warning,) = about
+        assert f"arms.{arm}.cannot_serve: {lacking}" in warning
+
+
 def test_a_target_that_no_arm_meets_is_named_with_the_best_there_is(fleet: Path) -> None:
     classes = "[slo.classes.fast]\ntbt_target_ms = 3\n[slo.classes.slow]\ntbt_target_ms = 9\n"
     parts = (backend("b0", arm="dspark-8"), backend("b1"), f"[slo]\ndefault_class = 'fast'\n{classes}")

@@ -386,6 +386,7 @@ def test_a_first_profile_needs_no_older_one_but_the_sizes_of_its_target() -> Non
     assert profile.provenance[profile.target.provenance].kind == "derived"
     assert (profile.gpu.count, profile.gpu.power_limit_w) == (1, 700.0)
     assert profile.arms["eagle3-k2"].acceptance == {}
+    assert (profile.arms["none"].cannot_serve, profile.arms["eagle3-k2"].cannot_serve) == ((), ("penalties",))
     with pytest.raises(InputError, match="knows no sizes of the target"):
         assemble(CONFIG, sweep(), None)
     for kind, message in ((IdleCell, "lacks idle power"), (PrefillCell, "no prefill cell")):
