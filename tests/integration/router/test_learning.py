@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import socket
 from collections.abc import AsyncIterator
@@ -20,7 +21,7 @@ from selector.files.fleet import Acceptance
 from selector.files.policy import load_policy_file
 from selector.router.running import RunningRouter
 from selector.simulator.replay import replay
-from tests.integration.router.fake_upstream import EAGLE3_K3, Exchange, FakeUpstream
+from tests.integration.router.fake_upstream import EAGLE3_K3, Exchange, FakeUpstream, streaming
 from tests.integration.router.harness import CHAT, ROLE, chat_stream, fleet_of, routed, sglext
 from tests.integration.router.raw_client import request
 
@@ -31,12 +32,12 @@ needs_server = pytest.mark.skipif(
 )
 
 
-async def answer(exchange: Exchange) -> None:
+async def answer(exchange: Exchange, accepted_drafts: int = 35) -> None:
     """35 accepted drafts in 20 passes: 2.75 tokens a pass, where the profile says 2.5."""
     await exchange.stream_head()
     await exchange.chunk(ROLE)
-    spec = sglext(spec_verify_ct=20, spec_num_correct_drafts=35, spec_accept_rate=0.58)
-    stream = chat_stream("a", "b", tokens=56)
+    spec = sglext(spec_verify_ct=20, spec_num_correct_drafts=accepted_drafts, spec_accept_rate=accepted_drafts / 60)
+    stream = chat_stream("a", "b", tokens=21 + accepted_drafts)
     for chunk in (*stream[1:-2], spec, *stream[-2:]):
         await exchange.chunk(chunk)
     await exchange.end()
@@ -151,6 +152,31 @@ async def test_estimates_are_shown_with_what_is_behind_them() -> None:
         candidate = decisions[-1]["candidates"][0]  # type: ignore[index] # as above
         assert candidate.accept_length > 1
         assert candidate.acceptance_samples > 0
+
+
+async def test_traffic_leaves_an_arm_whose_acceptance_has_decayed() -> None:
+    accepted = itertools.chain([36] * 40, itertools.repeat(3))  # of 60 drafts: 0.6 of them, then 0.05
+
+    async def decaying(exchange: Exchange) -> None:
+        await answer(exchange, next(accepted))
+
+    # How fast these backends answer is this machine's affair and no reason to leave one out.
+    unhurried = "[faults]\noutlier_min_requests = 1000"
+    async with (
+        FakeUpstream(script=streaming(*chat_stream("a", "b", tokens=30))) as plain,
+        FakeUpstream(EAGLE3_K3, script=decaying) as drafting,
+        routed(plain, drafting, arms=["none", ARM], policy="min_energy", tables_more=unhurried) as running,
+    ):
+        arms = []
+        for _ in range(100):
+            # A pass with drafts takes 9 ms and one without 6 ms: only what is accepted keeps it within 7.
+            headers = {"x-tbt-target-ms": "7"}
+            async with request(running.url, body={**CHAT, "stream": True}, headers=headers) as got:
+                await got.body()
+                arms.append(got.header("x-drafter-selector-arm"))
+        assert arms[:40] == [ARM] * 40
+        assert set(arms[-10:]) == {"none"}, "50 requests are enough to see it"
+        assert "drafter_selector_acceptance_drift_alarms_total 1.0" in (await shown(running, "/metrics")).decode()
 
 
 @pytest.mark.parametrize(
