@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ from selector.core.types import BackendView
 from selector.router.abort import abort
 from selector.router.acceptancereport import acceptance_report
 from selector.router.answers import CLOSE, RefusedRequest
+from selector.router.client import ClientGone, read_body
 from selector.router.health import State
 from selector.router.loads import LoadReport
 from selector.router.models import FleetModels
@@ -22,6 +24,9 @@ from selector.router.routes import Dialect
 from selector.router.state import RouterState
 from selector.router.views import add_views
 from selector.router.watch import WatchedBackend
+
+_MOST_ABORT_BYTES = 65_536
+"""A name and some flags; nobody makes the router hold more for it."""
 
 
 def control_app(state: RouterState, *, private: bool, keyed: bool) -> FastAPI:
@@ -129,7 +134,8 @@ def _private_routes(state: RouterState) -> APIRouter:
 
     @routes.post("/abort_request")
     async def abort_request(request: Request) -> Response:
-        await abort(state, await request.body())
+        with suppress(ClientGone):
+            await abort(state, await read_body(request.receive, _MOST_ABORT_BYTES))
         return Response()
 
     add_views(routes, state, _json)

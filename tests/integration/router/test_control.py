@@ -16,7 +16,7 @@ from tests.integration.router.fake_upstream import (
     streaming,
 )
 from tests.integration.router.harness import CHAT, TARGET, chat_stream, routed, sglext
-from tests.integration.router.raw_client import connection, request, request_bytes
+from tests.integration.router.raw_client import answer_from, connection, request, request_bytes
 
 DRAFTING_LOAD: Mapping[str, Any] = {
     **IDLE_LOAD,
@@ -247,6 +247,24 @@ async def test_an_abort_goes_to_the_backend_that_has_the_request() -> None:
         assert (len(first.aborts), len(second.aborts)) == (2, 1)
         async with request(router.url, "/abort_request", b"nonsense") as answer:
             assert answer.status == 400
+
+
+async def test_an_abort_that_is_too_large_is_refused_before_all_of_it_has_come() -> None:
+    async with FakeUpstream() as upstream, routed(upstream) as router, connection(router.url) as (reader, writer):
+        writer.write(b"POST /abort_request HTTP/1.1\r\nHost: r\r\nContent-Length: 1000000000\r\n\r\n" + b"x" * 65_537)
+        answer = await answer_from(reader, writer)
+        assert (answer.status, answer.header("connection")) == (413, "close")
+        assert upstream.aborts == []
+
+
+async def test_an_abort_whose_client_left_is_none() -> None:
+    async with FakeUpstream() as upstream, routed(upstream) as router:
+        async with connection(router.url) as (_, writer):
+            writer.write(b'POST /abort_request HTTP/1.1\r\nHost: r\r\nContent-Length: 20\r\n\r\n{"rid"')
+            await writer.drain()
+        async with request(router.url, "/abort_request", {"rid": "mine"}) as answer:
+            assert answer.status == 200
+        assert upstream.aborts == [b'{"rid":"mine"}']
 
 
 async def test_a_request_can_be_aborted_by_the_name_that_the_router_gave_it() -> None:
