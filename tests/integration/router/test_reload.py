@@ -102,6 +102,16 @@ async def test_draining_waits_for_requests_of_the_configuration_before() -> None
         assert await draining
 
 
+async def test_a_router_that_is_going_down_lets_nobody_in_because_of_a_reload() -> None:
+    async with FakeUpstream(script=answering(200, b"{}")) as upstream, routed(upstream) as router:
+        assert await router.drain()
+        await router.reload(configured(fleet_of([upstream.url], ["none"])))
+        assert router.state.draining
+        async with request(router.url, body=CHAT) as refused:
+            assert refused.status == 503
+        assert upstream.seen == []
+
+
 async def test_what_cannot_be_used_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad_policy = tmp_path / "bad.py"
     bad_policy.write_text("raise RuntimeError('no')", encoding="utf-8")
