@@ -1,6 +1,6 @@
 """What requests taught about one arm on one text type, as decayed sums, and the estimate that follows from them.
 
-Request i took n_i verify passes for t_i = n_i + (accepted drafts) tokens. With weights k_i that fade, and w_i by length,
+Request i took n_i verify passes for t_i = n_i + (accepted drafts) tokens. With weights k_i that fade and w_i by length,
 
     R = Σ k w t / Σ k w n,   w = C / (C + t)                       the accept length
     Var R = Σ k² w² Var(t − R n) / (Σ k w n)²                      (Cochran, Sampling Techniques, 1977, section 6.3)

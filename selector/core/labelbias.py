@@ -6,8 +6,8 @@ mixture of their types. What is steady is no drift: per arm and label it is lear
 
     r = (Σ k n + m n̄') / (Σ k n' + m n̄')        n: passes, n': expected ones, n̄': their mean, k: fading weights
 
-with the weight of m = `PRIOR_REQUESTS` that found nothing, and drift tests look at what goes beyond it. A request counts
-by its length, as it does in `acceptancesums`. One of a single certain type has no such ratio: its type's own estimate
+with the weight of m = `PRIOR_REQUESTS` that found nothing, and drift tests look at what goes beyond it. Requests count
+by their length, as they do in `acceptancesums`. One of a single certain type has no such ratio: its type's own estimate
 follows it already.
 """
 

@@ -150,6 +150,14 @@ def test_a_profile_that_was_wrong_from_the_start_is_learnt_and_is_no_drift() -> 
         assert traffic.model.accept_length("arm", FEW_TYPES[0]) == pytest.approx(4.0 * ratio, rel=0.05)
 
 
+def test_a_type_whose_profile_is_wrong_the_other_way_than_that_of_its_arm_is_learnt_and_is_no_drift() -> None:
+    *others, better = TEXT_TYPES[:7]
+    for seed in range(3):
+        traffic = Traffic(2, 1.31, seed=seed)
+        assert traffic.send(2_100, lambda name: 1.97 if name == better else 1.0, (*others, better)) is None
+        assert traffic.model.accept_length("arm", better) == pytest.approx(1.9, rel=0.05)
+
+
 def test_mislabelled_requests_are_a_wider_type_and_no_drift() -> None:
     lengths = dict(zip(FEW_TYPES, (5.0, 4.0, 3.0, 1.6), strict=True))
     random = np.random.default_rng(3)
