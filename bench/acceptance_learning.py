@@ -6,13 +6,14 @@ Parts
     learning      the truth is half or one and a half times the profile, within 1 and the verify width, per arm and text
                   type; the error of each estimate after 200 requests of the type on the arm, beside how far those 200
                   requests themselves happen to be from the truth (no estimate that trusts them can be nearer) and
-                  the standard error of that: spread between requests · √Σt² / Σt and the chance of steps, t: tokens
+                  the standard error of that (selector/core/acceptancesums.py); and drift alarms, which would be false
     regret        the same, at random for each arm and type: `min_energy` learning it, against `min_energy` told it
     drift         one arm falls to a survival rate of 0.05 after 3,000 requests and comes back after 6,500; against
                   `min_energy` told so at once. `drift_stays`: it does not come back
     mislabelled   a fifth of the requests come with the label of another type: `min_energy` on a mixed fleet, told the
                   labels only or probabilities too, against every fixed arm on as many GPUs, spread and packed
-    alarms        drift alarms in 10,000 stationary requests, and requests until a fall from 0.6 to 0.05 is seen
+    alarms        drift alarms in 10,000 stationary requests, some of arms that accept long answers better or worse; and
+                  requests until a fall from 0.6 to 0.05 is seen
 
 Energy is all board energy, idle included, per accepted token. Costs are the shipped profile's; arrivals are Poisson and
 lengths log-normal, which is an assumption. A request's draws are the same for every policy of a comparison.
@@ -58,6 +59,15 @@ LEARNT_WITHIN, LEARNT_REQUESTS = 0.05, 200
 """The error that is allowed, after so many requests of a type on an arm."""
 FALLS_AT, RETURNS_AT = 3_000, 6_500
 FALLS, FALLEN_RATE = "dspark-8", 0.05
+STATIONARY = (
+    (2, 1.7, 1.0, 0.0),
+    (8, 3.5, 1.5, 0.0),
+    (16, 5.4, 0.6, 0.0),
+    (8, 1.02, 1.0, 0.0),
+    (8, 3.5, 1.0, 0.1),
+    (8, 3.5, 1.0, -0.1),
+)
+"""Verify width, accept length, that over the profile's, and the power of an answer's length that it goes with."""
 
 Table = Mapping[tuple[str, str], AcceptancePrior]
 """Acceptance by arm and text type."""
@@ -202,6 +212,7 @@ def learning(seeds: int) -> dict[str, Any]:
     for ratio in (0.5, 1.5):
         table = changed(profile, widths, lambda ratio=ratio: ratio)  # type: ignore[misc] # the ratio of this round
         errors: list[tuple[float, float, float, float, str]] = []
+        false_alarms = 0
         for seed in range(seeds):
             model, draws, random = fleet.policy_context().acceptance, AcceptDraws(seed), Random(seed)
             for arm in arms:
@@ -232,6 +243,7 @@ def learning(seeds: int) -> dict[str, Any]:
                             f"{arm} on {text_type}",
                         )
                     )
+            false_alarms += model.drift_alarm_count
         errors.sort()
         error, drawn_error, beyond, standard_error, where = errors[-1]
         rows.append(
@@ -249,6 +261,7 @@ def learning(seeds: int) -> dict[str, Any]:
                 "median_standard_error": sorted(each[3] for each in errors)[len(errors) // 2],
                 "allowed_error": LEARNT_WITHIN,
                 "estimates_over_it": sum(each[0] > LEARNT_WITHIN for each in errors),
+                "drift_alarms": false_alarms,
             }
         )
     return {"rows": rows, "worst_error": max(row["worst_error"] for row in rows)}
@@ -387,10 +400,10 @@ def alarms(seeds: int) -> dict[str, Any]:
     delays: list[int] = []
     types = TEXT_TYPES[:4]
     for seed in range(seeds):
-        for width, truth, ratio in ((2, 1.7, 1.0), (8, 3.5, 1.5), (16, 5.4, 0.6), (8, 1.02, 1.0)):
+        for width, truth, ratio, rise in STATIONARY:
             for spread in (0.0, 0.15, 0.4):
                 for median_tokens in (12.0, 250.0):
-                    feed = _Feed(width, truth / ratio, spread, median_tokens, seed)
+                    feed = _Feed(width, truth / ratio, spread, median_tokens, seed, rise)
                     for _ in range(REQUESTS):
                         feed.send(types, truth)
                     false_alarms += feed.model.drift_alarm_count
@@ -418,11 +431,14 @@ def alarms(seeds: int) -> dict[str, Any]:
 class _Feed:
     """Requests of one arm, straight into a model."""
 
-    def __init__(self, width: int, prior: float, spread: float, median_tokens: float, seed: int) -> None:
+    def __init__(
+        self, width: int, prior: float, spread: float, median_tokens: float, seed: int, rise: float = 0.0
+    ) -> None:
+        """Accept lengths go with (tokens / `median_tokens`) to the power of `rise`."""
         mean = min(max(prior, 1.0), float(width))
         priors = {name: AcceptancePrior(mean=mean, request_spread=SPREAD) for name in TEXT_TYPES}
         self.model = AcceptanceModel({"arm": priors}, {"arm": width})
-        self._width, self._spread, self._median_tokens = width, spread, median_tokens
+        self._width, self._spread, self._median_tokens, self._rise = width, spread, median_tokens, rise
         self._draws, self._random, self._sent = AcceptDraws(seed), Random(seed), 0
 
     def send(self, types: Sequence[str], truth: float) -> None:
@@ -432,7 +448,7 @@ class _Feed:
         drawn = self._draws.passes(
             self._sent,
             tokens=tokens,
-            accept_length=1.0 + (truth - 1.0) * (1.0 - 0.1 * place),
+            accept_length=(1.0 + (truth - 1.0) * (1.0 - 0.1 * place)) * (tokens / self._median_tokens) ** self._rise,
             spread=self._spread,
             verify_tokens=self._width,
         )
