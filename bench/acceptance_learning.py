@@ -7,11 +7,13 @@ Parts
                   type; the error of each estimate after 200 requests of the type on the arm, beside how far those 200
                   requests themselves happen to be from the truth (no estimate that trusts them can be nearer) and
                   the standard error of that (selector/core/acceptancesums.py); and drift alarms, which would be false
-    regret        the same, at random for each arm and type: `min_energy` learning it, against `min_energy` told it
+    regret        the same, at random for each arm and type: `min_energy` learning it, against `min_energy` told it, at
+                  every rate of `RATES_PER_S`
     drift         one arm falls to a survival rate of 0.05 after 3,000 requests and comes back after 6,500; against
                   `min_energy` told so at once. `drift_stays`: it does not come back
     mislabelled   a fifth of the requests come with the label of another type: `min_energy` on a mixed fleet, told the
-                  labels only or probabilities too, against every fixed arm on as many GPUs, spread and packed
+                  labels only or probabilities too, against every fixed arm on as many GPUs, spread and packed, at
+                  every rate
     alarms        drift alarms in 10,000 stationary requests, some of arms that accept long answers better or worse; and
                   requests until a fall from 0.6 to 0.05 is seen
 
@@ -51,8 +53,9 @@ MIXED_FLEET = ("dspark-8", "dspark-8", "eagle3-k1", "eagle3-k1")
 """Of the part `mislabelled`: the best arms for code and for the rest of the mix."""
 MIX = {"code": 0.6, "conversation": 0.2, "romansh": 0.2}
 REQUESTS = 10_000
-RATE_PER_S = 60.0
-"""More than one backend of any arm can serve: a fixed arm on one of the four would only let requests wait."""
+RATES_PER_S = (30.0, 45.0, 60.0)
+"""The work of two backends, of most of the fleet, and about all that it can serve within the target."""
+DRIFT_RATE_PER_S = 45.0
 TARGET_MS = 25.0
 SPREAD = 0.15
 LEARNT_WITHIN, LEARNT_REQUESTS = 0.05, 200
@@ -129,12 +132,14 @@ def changed(
     }
 
 
-def traffic(seed: int, mislabelled: float = 0.0, *, probabilities: bool = False) -> list[SimulatedRequest]:
+def traffic(
+    seed: int, rate_per_s: float, mislabelled: float = 0.0, *, probabilities: bool = False
+) -> list[SimulatedRequest]:
     """Poisson arrivals of `MIX`; a share of them seen as another type of it."""
     random = Random(seed)
     types, at_s, requests = list(MIX), 0.0, []
     for number in range(REQUESTS):
-        at_s += random.expovariate(RATE_PER_S)
+        at_s += random.expovariate(rate_per_s)
         text_type = random.choices(types, list(MIX.values()))[0]
         wrong = random.random() < mislabelled
         seen = random.choice([name for name in types if name != text_type]) if wrong else text_type
@@ -180,6 +185,7 @@ def run(
         "j_per_accepted_token": energy_j / result.accepted_tokens,
         "decode_j_per_accepted_token": result.decode_j / result.accepted_tokens,
         "tbt_attainment": sum(value <= TARGET_MS for value in tbt) / len(tbt),
+        "last_arrival_s": requests[-1].trace.arrival_s,
         "decisions_by_arm": result.decisions_by_arm,
         "drift_alarms": [
             {"arm": alarm.arm, "text_types": len(alarm.text_types), "direction": alarm.direction, "at_s": alarm.at_s}
@@ -272,23 +278,27 @@ def regret(seeds: int) -> dict[str, Any]:
     fleet = fleet_of(ARMS)
     widths, profile = widths_of(fleet), profile_table()
     rows = []
-    for seed in range(seeds):
-        random = Random(100 + seed)
-        table = changed(profile, widths, lambda random=random: random.choice((0.5, 1.0, 1.5)))  # type: ignore[misc]
-        requests, truth = traffic(seed), constant(fleet, table)
-        learnt = run(fleet, "min_energy", requests, truth, seed=seed)
-        unlearnt = run(fleet, "min_energy", requests, truth, seed=seed, model=KnowingModel(profile, widths))
-        told = run(
-            fleet,
-            "min_energy",
-            requests,
-            truth,
-            seed=seed,
-            model=KnowingModel(table, widths),
-            params={"probe_frac": 0.0},
-        )
-        rows.append({"seed": seed, "learning": learnt, "told": told, "profile_only": unlearnt})
-    return _regrets(rows)
+    for rate_per_s in RATES_PER_S:
+        for seed in range(seeds):
+            random = Random(100 + seed)
+            table = changed(profile, widths, lambda random=random: random.choice((0.5, 1.0, 1.5)))  # type: ignore[misc]
+            requests, truth = traffic(seed, rate_per_s), constant(fleet, table)
+            learnt = run(fleet, "min_energy", requests, truth, seed=seed)
+            unlearnt = run(fleet, "min_energy", requests, truth, seed=seed, model=KnowingModel(profile, widths))
+            told = run(
+                fleet,
+                "min_energy",
+                requests,
+                truth,
+                seed=seed,
+                model=KnowingModel(table, widths),
+                params={"probe_frac": 0.0},
+            )
+            rows.append(
+                {"rate_per_s": rate_per_s, "seed": seed, "learning": learnt, "told": told, "profile_only": unlearnt}
+            )
+    by_rate = {str(rate): _summary([row for row in rows if row["rate_per_s"] == rate]) for rate in RATES_PER_S}
+    return {**_summary(rows), "by_rate": by_rate, "rows": rows}
 
 
 class Falling:
@@ -323,7 +333,7 @@ def drift(seeds: int, *, returns: bool) -> dict[str, Any]:
     widths, profile = widths_of(fleet), profile_table()
     rows = []
     for seed in range(seeds):
-        requests = traffic(seed)
+        requests = traffic(seed, DRIFT_RATE_PER_S)
         falls_s = requests[FALLS_AT].trace.arrival_s
         back_s = requests[RETURNS_AT].trace.arrival_s if returns else math.inf
         told_model = KnowingModel(profile, widths)
@@ -344,16 +354,16 @@ def drift(seeds: int, *, returns: bool) -> dict[str, Any]:
                 ),
             }
         )
-    return _regrets(rows)
+    return {**_summary(rows), "rows": rows}
 
 
-def _regrets(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Adds to each row its regret, and says what they come to."""
     for row in rows:
         told = row["told"]["j_per_accepted_token"]
         row["regret"] = row["learning"]["j_per_accepted_token"] / told - 1.0
         row["regret_without_learning"] = row["profile_only"]["j_per_accepted_token"] / told - 1.0
     return {
-        "rows": rows,
         "mean_regret": sum(row["regret"] for row in rows) / len(rows),
         "worst_regret": max(row["regret"] for row in rows),
         "mean_regret_without_learning": sum(row["regret_without_learning"] for row in rows) / len(rows),
@@ -364,34 +374,39 @@ def mislabelled(seeds: int) -> dict[str, Any]:
     """A fifth of the labels wrong: against fixed arms, which need no label."""
     mixed, profile = fleet_of(MIXED_FLEET), profile_table()
     rows = []
-    for seed in range(seeds):
-        results: dict[str, dict[str, Any]] = {}
-        for name, share, probabilities in (
-            ("min_energy, true labels", 0.0, False),
-            ("min_energy, labels", 0.2, False),
-            ("min_energy, probabilities", 0.2, True),
-        ):
-            requests = traffic(seed, share, probabilities=probabilities)
-            results[name] = run(mixed, "min_energy", requests, constant(mixed, profile), seed=seed)
-        requests = traffic(seed, 0.2)
-        for arm in ARMS:
-            fleet = fleet_of([arm] * len(ARMS))
-            for policy in (f"static:{arm}", f"pack:{arm}"):
-                results[f"{policy} on {len(ARMS)} of it"] = run(
-                    fleet, policy, requests, constant(fleet, profile), seed=seed
-                )
-        fixed = {name: result for name, result in results.items() if not name.startswith("min_energy")}
-        row: dict[str, Any] = {"seed": seed, "results": results}
-        for kind in ("static", "pack"):
-            best = min(
-                (name for name in fixed if name.startswith(kind)), key=lambda name: fixed[name]["j_per_accepted_token"]
-            )
-            row[f"best_{kind}"] = best
-            for name in ("min_energy, labels", "min_energy, probabilities"):
-                saved = 1.0 - results[name]["j_per_accepted_token"] / fixed[best]["j_per_accepted_token"]
-                row[f"{name}: saved against the best {kind}"] = saved
-        rows.append(row)
+    for rate_per_s in RATES_PER_S:
+        for seed in range(seeds):
+            results: dict[str, dict[str, Any]] = {}
+            for name, share, probabilities in (
+                ("min_energy, true labels", 0.0, False),
+                ("min_energy, labels", 0.2, False),
+                ("min_energy, probabilities", 0.2, True),
+            ):
+                requests = traffic(seed, rate_per_s, share, probabilities=probabilities)
+                results[name] = run(mixed, "min_energy", requests, constant(mixed, profile), seed=seed)
+            requests = traffic(seed, rate_per_s, 0.2)
+            for arm in ARMS:
+                fleet = fleet_of([arm] * len(ARMS))
+                for policy in (f"static:{arm}", f"pack:{arm}"):
+                    results[f"{policy} on {len(ARMS)} of it"] = run(
+                        fleet, policy, requests, constant(fleet, profile), seed=seed
+                    )
+            rows.append({"rate_per_s": rate_per_s, "seed": seed, **_against_fixed(results), "results": results})
     return {"rows": rows}
+
+
+def _against_fixed(results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The best arm spread and the best arm packed, and what `min_energy` saved against each."""
+    found: dict[str, Any] = {}
+    for kind in ("static", "pack"):
+        best = min(
+            (name for name in results if name.startswith(kind)), key=lambda name: results[name]["j_per_accepted_token"]
+        )
+        found[f"best_{kind}"] = best
+        for name in ("min_energy, labels", "min_energy, probabilities"):
+            saved = 1.0 - results[name]["j_per_accepted_token"] / results[best]["j_per_accepted_token"]
+            found[f"{name}: saved against the best {kind}"] = saved
+    return found
 
 
 def alarms(seeds: int) -> dict[str, Any]:
