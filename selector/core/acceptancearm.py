@@ -263,7 +263,9 @@ class Arm:
             variance += of_arm
         else:
             apart = cell.ratio - expected
-            variance = max(variance, apart * apart - cell.ratio_variance)
+            contradicting = apart * apart - cell.ratio_variance
+            if contradicting > variance:
+                variance = contradicting
             to_prior = cell.ratio_variance / (cell.ratio_variance + variance)
             variance = (1.0 - to_prior) * cell.ratio_variance + to_prior * to_prior * of_arm
             mean = to_prior * mean + (1.0 - to_prior) * ratio
