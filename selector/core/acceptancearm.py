@@ -262,7 +262,7 @@ class Arm:
         if ratio is None:
             variance += of_arm
         else:
-            apart = cell.ratio - expected
+            apart = ratio - mean
             contradicting = apart * apart - cell.ratio_variance
             if contradicting > variance:
                 variance = contradicting
