@@ -7,9 +7,12 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import orjson
 
+from selector.cli.classifyacceptance import as_fields, as_words, expected, learnt_acceptance
+from selector.core.acceptance import Estimate
 from selector.core.texttype import Explanation, RequestText, TextEstimate, TextModel, classify, explain, extract
 from selector.core.types import TEXT_TYPES
 from selector.errors import InputError
@@ -26,6 +29,9 @@ examples:
   a file of requests, one JSON line out for each line in:
     drafter-selector classify --json < requests.jsonl
     {"id":"a1","text_type":"code","probabilities":{"code":0.86,"math":0.02,...}}
+
+  with the tokens per step that the arms of a fleet are expected to get for it, and how many requests that rests on:
+    drafter-selector classify --config fleet.toml < requests.jsonl
 
 A request is the body of /v1/chat/completions, /v1/completions or /generate; an `id` beside its fields is kept. Tools,
 a response format and earlier tool results decide before words do. Answers come as lines are read, so a pipe can stay
@@ -59,14 +65,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--json", action="store_true", help="print one JSON line a request: id, text_type, probabilities"
     )
     parser.add_argument("--explain", action="store_true", help="with --json: add what spoke for the type")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="fleet file: add the accept length expected on each arm, by profile and acceptance snapshot",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answers line by line; 2 if any line was no request. Raises `TextModelError`."""
+    """Answers line by line; 2 if any line was no request. Raises `InputError` for other files."""
     if sys.stdin.isatty():
         print("reading requests from the terminal, one JSON body a line; Ctrl-D ends", file=sys.stderr)
     model = shipped_text_model()
+    acceptance = None if args.config is None else learnt_acceptance(args.config)
     code = 0
     for answer in answers(sys.stdin.buffer, model):
         if isinstance(answer, InputError):
@@ -76,7 +89,9 @@ def run(args: argparse.Namespace) -> int:
         explanation = None
         if args.explain or not args.json:
             explanation = explain(answer.text, model, answer.estimate.text_type)
-        print(_as_json(answer, explanation) if args.json else _as_text(answer, explanation), flush=True)
+        lengths = None if acceptance is None else expected(acceptance, answer.estimate)
+        shown = _as_json if args.json else _as_text
+        print(shown(answer, explanation, lengths), flush=True)
     return code
 
 
@@ -115,7 +130,7 @@ def _parsed(line: bytes) -> object:
         raise ValueError(problem) from None
 
 
-def _as_json(answer: Answer, explanation: Explanation | None) -> str:
+def _as_json(answer: Answer, explanation: Explanation | None, lengths: Mapping[str, Estimate] | None) -> str:
     found: dict[str, object] = {
         "id": answer.id,
         "text_type": answer.estimate.text_type,
@@ -125,13 +140,15 @@ def _as_json(answer: Answer, explanation: Explanation | None) -> str:
         found["reasons"] = explanation.reasons
         found["signs"] = dict(explanation.signs)
         found["grams"] = dict(explanation.grams)
+    if lengths is not None:
+        found["acceptance"] = as_fields(lengths)
     try:
         return orjson.dumps(found).decode()
     except orjson.JSONEncodeError:  # an id that only Python's own writer takes
         return json.dumps(found)
 
 
-def _as_text(answer: Answer, explanation: Explanation | None) -> str:
+def _as_text(answer: Answer, explanation: Explanation | None, lengths: Mapping[str, Estimate] | None) -> str:
     estimate = answer.estimate
     ranked = sorted(zip(estimate.probabilities, TEXT_TYPES, strict=True), reverse=True)
     shown = ", ".join(f"{text_type} {probability:.2f}" for probability, text_type in ranked[:_SHOWN])
@@ -141,6 +158,8 @@ def _as_text(answer: Answer, explanation: Explanation | None) -> str:
         rows["reasons"] = "; ".join(explanation.reasons)
         rows["learned signs"] = _weighted(dict(explanation.signs))
         rows["learned n-grams"] = _weighted({json.dumps(gram): nats for gram, nats in explanation.grams})
+    if lengths is not None:
+        rows["accept lengths"] = as_words(lengths)
     lines = [f"{shown_id}: {estimate.text_type}", *(f"  {name:<16} {row}" for name, row in rows.items() if row)]
     return "\n".join(lines).encode("utf-8", "backslashreplace").decode()
 

@@ -92,8 +92,13 @@ class AcceptanceModel(AcceptanceEvidence):
         cell = self._cell(arm, text_type)
         return cell.spread if cell else 0.0
 
-    def estimate(self, arm: str, text_type: str) -> Estimate:
-        """The estimate with its uncertainty. Raises `KeyError` for an arm or type without one (no drafter, unknown)."""
+    def estimate(self, arm: str, text_type: str, probabilities: Sequence[float] | None = None) -> Estimate:
+        """The estimate with its uncertainty, of a text type or of a request that is of `TEXT_TYPES` by `probabilities`.
+
+        Raises `KeyError` for an arm or type without one (no drafter, unknown), `ValueError` as `accept_length` does.
+        """
+        if probabilities is not None:
+            return self._mixed_estimate(arm, text_type, probabilities)
         cell = self.learning[arm].cells[text_type]
         return Estimate(
             mean=cell.mean,
@@ -102,6 +107,23 @@ class AcceptanceModel(AcceptanceEvidence):
             request_spread=cell.spread,
             prior_mean=cell.prior.mean,
             restarts=cell.epoch,
+        )
+
+    def _mixed_estimate(self, arm: str, text_type: str, probabilities: Sequence[float]) -> Estimate:
+        learning = self.learning[arm]
+        mean = self.accept_length(arm, text_type, probabilities)
+        parts = [
+            (share, cell) for share, cell in zip(probabilities, learning.cells.values(), strict=True) if share > 0.0
+        ]
+        # Of 1 / a, to first order, as if estimates of types erred independently.
+        variance = math.fsum((share * cell.deviation / cell.mean**2) ** 2 for share, cell in parts)
+        return Estimate(
+            mean=mean,
+            standard_deviation=mean * mean * math.sqrt(variance),
+            samples=math.fsum(share * cell.samples for share, cell in parts),
+            request_spread=math.sqrt(learning.mixture(probabilities, math.inf)[1]),
+            prior_mean=1.0 / math.fsum(share / cell.prior.mean for share, cell in parts),
+            restarts=max(cell.epoch for _, cell in parts),
         )
 
     def effects(self, arm: str) -> Mapping[str, Effect]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from selector.core.acceptancearm import AcceptancePrior, Arm
 from selector.core.acceptancelearning import add, add_to_effects, deviation, restart, shares_of, shift_of
+from selector.core.acceptancesums import length_weight
 from selector.core.drift import DriftAlarm, Shift
 from selector.core.refinement import Refinement
 from selector.core.types import TEXT_TYPES, UNKNOWN_TEXT_TYPE, RequestView
@@ -167,8 +168,9 @@ class AcceptanceEvidence:
             if request is not None:
                 add_to_effects(learning, shares, request, seen, verify_passes)
                 if request.refine_key is not None:
-                    passes = float(verify_passes), seen.expected_passes
-                    self._refinement.add(request.refine_key, arm, tokens, *passes, seen.variance)
+                    weight = length_weight(tokens)
+                    counted = weight * tokens, weight * verify_passes, weight * seen.expected_passes
+                    self._refinement.add(request.refine_key, arm, *counted, weight * weight * seen.variance)
             shift = shift_of(learning, shares, seen.z, verify_passes, tokens)
         if shift is None:
             self.derive(arm)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from selector.core.acceptancearm import Arm
+from selector.core.acceptancesums import length_weight
 from selector.core.drift import Shift
 from selector.core.labelbias import LabelBias
 from selector.core.types import TEXT_TYPES, RequestView
@@ -101,11 +102,11 @@ def add(
     arm.requests += 1
     if len(shares) > 1:
         bias = arm.biases.setdefault(_main(shares), LabelBias())
-        bias.add(passes, expected_passes, 0.5 ** (1.0 / half_life_requests))
+        weight = length_weight(tokens)
+        bias.add(weight * passes, weight * expected_passes, 0.5 ** (1.0 / half_life_requests))
     for name, share in shares.items():
         cell = arm.cells[name]
-        cell.own.fade(0.5 ** (share / half_life_requests))
-        cell.own.add(passes, tokens, share)
+        cell.own.add(passes, tokens, share, 0.5 ** (share / half_life_requests))
         cell.seen += share
         cell.refresh()
 

@@ -4,10 +4,11 @@ Requests whose type is uncertain teach each type by its probability, so that typ
 each other, and probabilities may be wrong by themselves. Either way requests of one label deviate steadily from the
 mixture of their types. What is steady is no drift: per arm and label it is learnt as
 
-    r = (Σ k n + w n̄') / (Σ k n' + w n̄')        n: passes, n': expected ones, n̄': their mean, k: fading weights
+    r = (Σ k n + m n̄') / (Σ k n' + m n̄')        n: passes, n': expected ones, n̄': their mean, k: fading weights
 
-with the weight w of `PRIOR_REQUESTS` that found nothing, and drift tests look at what goes beyond it. A request of one
-certain type has no such ratio: its type's own estimate follows it already.
+with the weight of m = `PRIOR_REQUESTS` that found nothing, and drift tests look at what goes beyond it. Requests count
+by their length, as they do in `acceptancesums`. One of a single certain type has no such ratio: its type's own estimate
+follows it already.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class LabelBias:
         return (self._passes + prior) / (self._expected + prior)
 
     def add(self, passes: float, expected_passes: float, keep: float) -> None:
-        """A request; what was known keeps the share `keep` of its weight."""
+        """A request, as its length counts; what was known keeps the share `keep` of its weight."""
         self._passes = self._passes * keep + passes
         self._expected = self._expected * keep + expected_passes
         self.requests = self.requests * keep + 1.0

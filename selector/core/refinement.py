@@ -1,7 +1,7 @@
 """How requests of one key (a tenant, a system prompt) differ from their text types, on each arm.
 
-For t tokens a key's requests took n passes where the estimates of arm × type expected n'. The log of the ratio of
-accepted drafts per pass,
+For t tokens a key's requests took n passes where the estimates of arm × type expected n', each request counted by its
+length as in `acceptancesums`. The log of the ratio of accepted drafts per pass,
 
     ln r = ln[(Σ t / Σ n − 1) / (Σ t / Σ n' − 1)]
 
@@ -63,7 +63,10 @@ class Refinement:
         return seen.requests if seen else 0.0
 
     def add(self, key: str, arm: str, tokens: float, passes: float, expected_passes: float, variance: float) -> None:
-        """A request of the key took `passes` where `expected_passes` were expected, with that `variance` by chance."""
+        """A request of the key took `passes` where `expected_passes` were expected, with that `variance` by chance.
+
+        All four are as a request of its length counts.
+        """
         arms = self._keys.get(key)
         if arms is None:
             arms = self._keys[key] = {}

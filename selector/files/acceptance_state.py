@@ -1,6 +1,6 @@
 """What the acceptance model learnt, on disk and between routers: schemas, and a file that is whole or the one before.
 
-    {"format": "drafter-selector/acceptance", "version": 1, "target": …, "fingerprint": …, "router": …, "state": {…}}
+    {"format": "drafter-selector/acceptance", "version": 2, "target": …, "fingerprint": …, "router": …, "state": {…}}
 
 The fingerprint is that of target, arms and profile: what was learnt against another profile is refused. Losing a state
 costs only learning, so a reader that refuses one goes on without it.
@@ -37,7 +37,7 @@ class AcceptanceFile(_Head):
     """The snapshot of one router."""
 
     format: Literal["drafter-selector/acceptance"] = "drafter-selector/acceptance"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     saved: str
     """UTC, ISO 8601."""
     state: AcceptanceState
@@ -46,7 +46,7 @@ class AcceptanceFile(_Head):
 class SharedContribution(_Head):
     """What one router tells the others."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     cells: dict[str, dict[str, CellState]]
 
 
@@ -78,8 +78,8 @@ def read_acceptance(path: Path, *, target: str, fingerprint: str) -> AcceptanceF
         raise StateError(str(path), f"is not JSON ({bad})", _REMEDY) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise StateError(f"{path}: format", "is not that of an acceptance snapshot", "choose another file")
-    if data.get("version") != 1:
-        raise StateError(f"{path}: version", f"is {data.get('version')!r}", "this release reads version 1")
+    if data.get("version") != 2:
+        raise StateError(f"{path}: version", f"is {data.get('version')!r}", "this release reads version 2")
     try:
         snapshot = _FILE.validate_python(data)
     except ValidationError as invalid:

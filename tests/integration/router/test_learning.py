@@ -293,8 +293,8 @@ async def test_what_another_program_left_there_is_refused_and_counted() -> None:
         client = redis.Redis.from_url(url)
         await client.sadd(sharing._group, "stranger", "liar")
         await client.set(f"{sharing._group}:stranger", b"hello")
-        lie = {"version": 1, "target": sharing._target, "fingerprint": sharing._fingerprint, "router": "liar"}
-        cell = {"epoch": 0, "seen": 1.0, "sums": [1.0, 1.0, 10.0, 1e6, 100.0, 1e7, 1e12]}
+        lie = {"version": 2, "target": sharing._target, "fingerprint": sharing._fingerprint, "router": "liar"}
+        cell = {"epoch": 0, "seen": 1.0, "sums": [1.0, 1.0, 10.0, 1e6, 100.0, 1e7, 1e12, 10.0]}
         await client.set(f"{sharing._group}:liar", orjson.dumps({**lie, "cells": {ARM: {"code": cell}}}))
         await client.aclose()
         await until(lambda: sharing.refused >= 2)

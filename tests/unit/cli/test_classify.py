@@ -7,13 +7,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
 from selector.cli.classify import answers
+from selector.core.acceptancestate import fingerprint, state_of
 from selector.core.texttype import untrained
 from selector.core.types import TEXT_TYPES
 from selector.errors import InputError
+from selector.files.acceptance_state import AcceptanceFile, write_acceptance
+from selector.files.fleet import load_fleet_with_profiles
+from tests.profiles import PROFILE
 
 COMMAND = (sys.executable, "-c", "import sys; from selector.cli import main; sys.exit(main(sys.argv[1:]))", "classify")
 
@@ -134,6 +139,68 @@ def test_answers_come_while_the_pipe_is_open() -> None:
             assert json.loads(process.stdout.readline())["text_type"] == text_type
         process.stdin.close()
         assert process.wait(timeout=60) == 0
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    """A fleet file with a plain and a drafting arm, whose router keeps a snapshot."""
+    path = tmp_path / "fleet.toml"
+    backends = "".join(
+        f'[[backends]]\nname = "{arm}"\narm = "{arm}"\ngpus = ["host0:{gpu}"]\nprofile = "{PROFILE}"\n'
+        for gpu, arm in enumerate(("none", "dspark-8"))
+    )
+    snapshot = f'[acceptance]\nsnapshot = "{tmp_path / "acceptance.json"}"\n'
+    path.write_text(f'version = 1\ntarget = "Qwen3-8B"\n{backends}{snapshot}', encoding="utf-8")
+    return path
+
+
+def learn(fleet: Path, requests: int) -> None:
+    """The router of that fleet saw requests of code with 3 tokens a pass, and kept it."""
+    model = load_fleet_with_profiles(fleet).policy_context().acceptance
+    for _ in range(requests):
+        model.observe("dspark-8", "code", 100, 200)
+    snapshot = AcceptanceFile(
+        target="Qwen3-8B",
+        fingerprint=fingerprint(model),
+        router="r1",
+        saved="2026-11-29T00:00:00+00:00",
+        state=state_of(model),
+    )
+    write_acceptance(snapshot, fleet.parent / "acceptance.json")
+
+
+def test_with_a_fleet_the_estimate_of_each_arm_and_the_requests_behind_it(fleet: Path) -> None:
+    before, after = [], []
+    for requests, found in ((0, before), (100, after)):
+        if requests:
+            learn(fleet, requests)
+        for line in run("--json", "--config", str(fleet), lines=[CODE, GERMAN]).stdout.splitlines():
+            estimates = json.loads(line)["acceptance"]
+            assert list(estimates) == ["dspark-8"], "without a drafter there is nothing to estimate"
+            found.append(estimates["dspark-8"])
+    assert before[0]["samples"] == 0
+    assert before[0]["mean"] == pytest.approx(before[0]["prior_mean"])
+    assert after[0]["samples"] > 80
+    assert after[0]["mean"] == pytest.approx(3.0, abs=0.15)
+    assert after[0]["prior_mean"] == before[0]["prior_mean"]
+    assert after[0]["standard_deviation"] < 0.2 * before[0]["standard_deviation"]
+    assert after[1]["samples"] < 10, "what is known of code is not known of German"
+    shown = rows(blocks(run("--config", str(fleet), lines=[CODE]).stdout)[0])["accept lengths"]
+    assert shown.startswith(f"dspark-8 {after[0]['mean']:.2f} ± ")
+    assert f"{after[0]['samples']:.0f} requests seen" in shown
+
+
+def test_a_snapshot_that_cannot_be_used_is_named(fleet: Path) -> None:
+    learn(fleet, 1)
+    snapshot = fleet.parent / "acceptance.json"
+    impossible = json.loads(snapshot.read_bytes())
+    impossible["state"]["cells"]["dspark-8"]["code"]["sums"][0] = -1.0
+    for text in ("{", json.dumps(impossible)):
+        snapshot.write_text(text, encoding="utf-8")
+        done = run("--config", str(fleet), lines=[CODE])
+        assert (done.returncode, done.stdout) == (2, "")
+        assert str(snapshot) in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_the_help_teaches_with_an_example() -> None:

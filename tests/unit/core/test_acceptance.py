@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from statistics import NormalDist
 from typing import Any
 
@@ -169,6 +170,23 @@ def test_an_uncertain_text_type_teaches_each_type_by_its_probability() -> None:
     assert samples["romansh"] == pytest.approx(10, rel=0.05)
     request = request_view(text_type="code", text_probabilities=tuple(mix))
     assert acceptance.samples_behind("dspark-8", request) == pytest.approx(0.75 * samples["code"] + 0.25 * 10, rel=0.05)
+
+
+def test_the_estimate_of_an_uncertain_type_is_that_of_its_types_by_their_shares() -> None:
+    acceptance = model(spread=0.15)
+    feed(acceptance, 50, accepted_per_pass=2.0)
+    code, romansh = (acceptance.estimate("dspark-8", name) for name in ("code", "romansh"))
+    sure = acceptance.estimate("dspark-8", "code", shares_of(code=1.0))
+    assert asdict(sure) == pytest.approx(asdict(code))
+    mixed = acceptance.estimate("dspark-8", "code", shares_of(code=0.8, romansh=0.2))
+    assert mixed.mean == pytest.approx(1.0 / (0.8 / code.mean + 0.2 / romansh.mean))
+    assert mixed.prior_mean == pytest.approx(1.0 / (0.8 / 3.0 + 0.2 / 1.5))
+    assert mixed.samples == pytest.approx(0.8 * code.samples)
+    assert mixed.request_spread > code.request_spread, "types differ too"
+    passes = [0.8 * code.standard_deviation / code.mean**2, 0.2 * romansh.standard_deviation / romansh.mean**2]
+    assert mixed.standard_deviation == pytest.approx(mixed.mean**2 * math.hypot(*passes))
+    with pytest.raises(ValueError, match="3 probabilities"):
+        acceptance.estimate("dspark-8", "code", (0.5, 0.3, 0.2))
 
 
 def test_probabilities_that_are_sure_say_which_type_it_is() -> None:

@@ -119,7 +119,7 @@ def test_sums_of_an_older_epoch_are_left_out() -> None:
     assert one.accept_length("arm", "code") == pytest.approx(1.3, rel=0.15)
 
 
-GOOD = CellState(epoch=0, seen=2.0, sums=(2.0, 2.0, 100.0, 300.0, 5_000.0, 15_000.0, 45_000.0))
+GOOD = CellState(epoch=0, seen=2.0, sums=(2.0, 2.0, 100.0, 300.0, 5_000.0, 15_000.0, 45_000.0, 100.0))
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,19 @@ class Traffic:
     """Requests of one arm with log-normal lengths, drawn as the simulator draws them."""
 
     def __init__(
-        self, width: int, prior: float, *, spread: float = 0.15, mean_tokens: float = 250.0, seed: int = 0
+        self,
+        width: int,
+        prior: float,
+        *,
+        spread: float = 0.15,
+        mean_tokens: float = 250.0,
+        rise: float = 0.0,
+        seed: int = 0,
     ) -> None:
+        """Accept lengths go with (tokens / `mean_tokens`) to the power of `rise`."""
         priors = {text_type: AcceptancePrior(mean=prior, request_spread=0.15) for text_type in TEXT_TYPES}
         self.model = AcceptanceModel({"arm": priors}, {"arm": width})
-        self._width, self._spread, self._mean_tokens = width, spread, mean_tokens
+        self._width, self._spread, self._mean_tokens, self._rise = width, spread, mean_tokens, rise
         self._draws, self._random = AcceptDraws(seed), np.random.default_rng(seed)
         self.sent = 0
 
@@ -45,7 +53,7 @@ class Traffic:
             drawn = self._draws.passes(
                 self.sent,
                 tokens=tokens,
-                accept_length=truth(text_type),
+                accept_length=truth(text_type) * (tokens / self._mean_tokens) ** self._rise,
                 spread=self._spread,
                 verify_tokens=self._width,
             )
@@ -72,6 +80,14 @@ def test_stationary_traffic_raises_no_alarm(
     traffic = Traffic(width, 1.0 + 0.8 * (truth - 1.0), spread=spread, mean_tokens=mean_tokens, seed=seed)
     lengths: Mapping[str, float] = {name: 1.0 + (truth - 1.0) * (1.0 - 0.1 * i) for i, name in enumerate(TEXT_TYPES)}
     assert traffic.send(10_000, lengths.__getitem__) is None
+
+
+@pytest.mark.parametrize("rise", [0.1, -0.1])
+def test_long_answers_that_are_accepted_differently_are_no_drift(rise: float) -> None:
+    traffic = Traffic(8, 3.5, rise=rise)
+    assert traffic.send(10_000, lambda _: 3.5) is None
+    # Near the mean over requests; by tokens it would be 3.83 and 3.17.
+    assert traffic.model.accept_length("arm", FEW_TYPES[0]) == pytest.approx(3.5, rel=0.05)
 
 
 @pytest.mark.parametrize("rates", [(0.6, 0.05), (0.05, 0.6)])
@@ -134,6 +150,14 @@ def test_a_profile_that_was_wrong_from_the_start_is_learnt_and_is_no_drift() -> 
         assert traffic.model.accept_length("arm", FEW_TYPES[0]) == pytest.approx(4.0 * ratio, rel=0.05)
 
 
+def test_a_type_whose_profile_is_wrong_the_other_way_than_that_of_its_arm_is_learnt_and_is_no_drift() -> None:
+    *others, better = TEXT_TYPES[:7]
+    for seed in range(3):
+        traffic = Traffic(2, 1.31, seed=seed)
+        assert traffic.send(2_100, lambda name: 1.97 if name == better else 1.0, (*others, better)) is None
+        assert traffic.model.accept_length("arm", better) == pytest.approx(1.9, rel=0.05)
+
+
 def test_mislabelled_requests_are_a_wider_type_and_no_drift() -> None:
     lengths = dict(zip(FEW_TYPES, (5.0, 4.0, 3.0, 1.6), strict=True))
     random = np.random.default_rng(3)
@@ -166,6 +190,16 @@ APART = dict(zip(FEW_TYPES[:3], (5.0, 3.0, 1.4), strict=True))
 @pytest.mark.parametrize("seed", [0, 1])
 def test_mislabelled_requests_with_probabilities_are_no_drift(seed: int, said: float) -> None:
     assert mixed_up(APART, 10_000, seed=seed, said=said).model.drift_alarm_count == 0
+
+
+def test_a_few_long_answers_do_not_say_what_is_usual_of_an_unsure_label() -> None:
+    traffic = Traffic(8, 3.5)
+    probabilities = tuple(0.8 if name == "code" else 0.2 if name == "math" else 0.0 for name in TEXT_TYPES)
+    for number in range(2_000):
+        passes, tokens = (8_000, 16_000) if number % 40 == 20 else (100 + number * 7 % 21 - 10, 350)
+        request = request_view(f"r{number}", text_type="code", text_probabilities=probabilities)
+        traffic.model.observe("arm", "code", passes, tokens - passes, request=request)
+    assert traffic.model.drift_alarm_count == 0
 
 
 def test_a_fall_is_seen_within_fifty_requests_where_labels_are_unsure() -> None:

@@ -39,6 +39,15 @@ def test_a_key_moves_from_its_type_to_its_own_by_what_it_showed() -> None:
     assert acceptance.refinement.requests("tenant", "arm") == pytest.approx(36, rel=0.1)
 
 
+def test_one_long_answer_of_a_key_does_not_outweigh_its_others() -> None:
+    acceptance = model()
+    for _ in range(20):
+        view = request_view(text_type="code", refine_key="tenant")
+        acceptance.observe("arm", "code", 100, 200, request=view)
+    acceptance.observe("arm", "code", 8_000, 8_000, request=request_view(text_type="code", refine_key="tenant"))
+    assert length(acceptance, "tenant") == pytest.approx(length(acceptance, None), rel=0.05)
+
+
 def test_no_more_keys_are_kept_than_allowed_and_the_least_recent_go_first() -> None:
     refinement = Refinement(3)
     for key in ("a", "b", "c", "a", "d"):

@@ -87,7 +87,7 @@ def changed(path: Path, **fields: Any) -> None:
     ("fields", "words"),
     [
         ({"target": "another"}, "is 'another', the fleet serves 'made-up'"),
-        ({"version": 2}, "this release reads version 1"),
+        ({"version": 1}, "this release reads version 2"),
         ({"format": "drafter-selector/profile"}, "is not that of an acceptance snapshot"),
         ({"state": {}}, "cannot be used"),
         ({"router": "../x"}, "cannot be used"),
@@ -132,7 +132,7 @@ def test_a_contribution_comes_back_as_it_was_told() -> None:
     told = SharedContribution(target=TARGET, fingerprint="f", router="r", cells=contribution_of(taught()))
     data = encoded_contribution(told)
     assert decoded_contribution(data, "router r", target=TARGET, fingerprint="f") == told
-    for bad in (b"", b"{}", data.replace(b'"epoch":0', b'"epoch":"x"'), data.replace(b'"version":1', b'"version":2')):
+    for bad in (b"", b"{}", data.replace(b'"epoch":0', b'"epoch":"x"'), data.replace(b'"version":2', b'"version":1')):
         with pytest.raises(StateError, match="router r"):
             decoded_contribution(bad, "router r", target=TARGET, fingerprint="f")
     with pytest.raises(StateError, match="another profile"):
