@@ -137,6 +137,7 @@ class Sweep:
                 finally:
                     await self._restore(server, launch.arm)
         except UpstreamError as failed:
+            _end_if_asked()
             self._fail(f"server of {launch.arm.name}", str(failed), origin)
             self._forget(launch)
 
@@ -155,6 +156,7 @@ class Sweep:
             async with asyncio.timeout(limit_s):
                 cell = await measure(step, self._config, self._bench, on, origin)
         except TimeoutError:
+            _end_if_asked()
             self._done(step)
             self._fail(describe(step), f"took longer than {limit_s:g} s", origin)
             if on is not None:
@@ -162,6 +164,7 @@ class Sweep:
                     await on.server.client.abort_all()
             return
         except (MeterError, UpstreamError) as refused:
+            _end_if_asked()
             if isinstance(refused, UpstreamError) and not (on and await on.server.client.healthy()):
                 raise
             self._done(step)
@@ -236,6 +239,15 @@ class Sweep:
         return self._pace.left_s(self._left)
 
 
+def _end_if_asked() -> None:
+    """Goes on with a cancellation that turned into a failure on its way: requests that were being made when it came may
+    report that they broke, and the sweep must not take that for one more failed step.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 def _count(launches: Sequence[Launch]) -> int:
     return sum(len(launch.steps) for launch in launches)
 
@@ -244,12 +256,13 @@ def run_sweep(sweep: Sweep) -> SweepResult:
     """Runs a sweep to its end on an event loop of its own.
 
     SIGTERM ends it as Ctrl-C does, with `KeyboardInterrupt`: the server is stopped, and what was measured is on disk.
+    Only the first counts, so that another does not interrupt the stopping of the server.
     """
 
     async def stoppable() -> SweepResult:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: task.cancelling() or task.cancel())
         return await sweep.run()
 
     try:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from selector.errors import InputError
+from selector.errors import InputError, MeterError, UpstreamError
+from selector.profiler import sweep
 from selector.profiler.cells import DecodeCell, FailedStep, IdleCell, PrefillCell, read_cells
 from selector.profiler.config import SweepConfig
 from selector.profiler.energy import ThrottleReason
@@ -124,6 +128,46 @@ async def test_a_sweep_measures_everything_in_order(run, tmp_path, launcher) -> 
     assert eagle.origin.argv == ("sglang", "eagle3-k2")
     assert eagle.origin.engine == "sglang 0.5.17"
     assert (eagle.origin.gpu, eagle.origin.driver, eagle.origin.weights) == ("NVIDIA H200", "580.1", "dummy")
+
+
+async def test_an_end_that_breaks_requests_on_their_way_is_no_failed_step(run, tmp_path, monkeypatch) -> None:
+    waits = asyncio.Event()
+
+    async def broken(*_: object) -> None:
+        if waits.is_set():
+            raise MeterError("the sweep went on")
+        waits.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise UpstreamError("/generate failed (connection reset)") from None
+
+    monkeypatch.setattr(sweep, "measure", broken)
+    running = asyncio.create_task(run(config()))
+    await waits.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert read_cells(tmp_path / "cells.jsonl") == []
+
+
+def test_a_second_sigterm_leaves_the_stopping_of_the_server_alone() -> None:
+    stopped = []
+
+    class Stopping:
+        async def run(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                for _ in range(10):  # turns of the loop in which the signal arrives
+                    await asyncio.sleep(0)
+                stopped.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run_sweep(Stopping())
+    assert stopped
 
 
 @pytest.mark.parametrize("after", [1, 3, 7])
