@@ -12,13 +12,14 @@ from selector.profiler.acceptance import Sampling, measure_acceptance
 from selector.profiler.cells import AcceptanceCell, Cell, DecodeCell, IdleCell, Metered, Origin, PrefillCell
 from selector.profiler.clock import Clock
 from selector.profiler.config import SweepArm, SweepConfig
-from selector.profiler.load import Rig, Shape, measure_decode
+from selector.profiler.load import measure_decode
 from selector.profiler.meter import EnergyMeter
 from selector.profiler.nvml import GpuFacts
 from selector.profiler.plan import AcceptanceStep, DecodeStep, IdleStep, PrefillStep, Step
 from selector.profiler.prefill import measure_idle, measure_lone_prefill, measure_prefill
 from selector.profiler.prompts import Prompt, drawn
 from selector.profiler.rapl import HostEnergy
+from selector.profiler.rig import Rig, Shape
 from selector.profiler.server import Launcher, RunningServer
 
 _DEFAULT_VOCAB = 32_000
