@@ -12,7 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from selector.files.profile import NO_DRAFTER
-from selector.profiler.cells import AcceptanceCell, Cell, DecodeCell, IdleCell, Pass, PrefillCell
+from selector.profiler.cells import (
+    AcceptanceCell,
+    Cell,
+    DecodeCell,
+    IdleCell,
+    InterruptionCell,
+    Pass,
+    PrefillCell,
+)
 from selector.profiler.config import Method, SweepArm, SweepConfig
 
 _PROMPT_TOKENS_PER_S = 40_000.0
@@ -43,6 +51,15 @@ class PrefillStep:
 
 
 @dataclass(frozen=True, slots=True)
+class InterruptionStep:
+    """Lone prompts of one length into a batch that runs."""
+
+    arm: str
+    running: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeStep:
     """One decode cell, `repeats` times, with seeds that follow those of the repeats there are."""
 
@@ -66,7 +83,7 @@ class AcceptanceStep:
     repeat: int
 
 
-Step = IdleStep | PrefillStep | DecodeStep | AcceptanceStep
+Step = IdleStep | PrefillStep | InterruptionStep | DecodeStep | AcceptanceStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +135,8 @@ def _prefill_steps(config: SweepConfig, arm: SweepArm) -> Iterable[Step]:
         return
     if settings.alone_tokens is not None:
         yield PrefillStep(arm.name, settings.alone_tokens, alone=True)
+        if settings.among_running is not None:
+            yield InterruptionStep(arm.name, settings.among_running, settings.alone_tokens)
     for tokens in settings.prompt_tokens if arm.name == NO_DRAFTER else settings.drafting_prompt_tokens:
         yield PrefillStep(arm.name, tokens)
 
@@ -151,6 +170,8 @@ def left_to_do(launches: Sequence[Launch], cells: Iterable[Cell]) -> list[Launch
             repeats[shape] += len(cell.repeats)
         elif isinstance(cell, PrefillCell):
             others.add(PrefillStep(cell.arm, cell.prompt_tokens, cell.alone))
+        elif isinstance(cell, InterruptionCell):
+            others.add(InterruptionStep(cell.arm, cell.running, cell.prompt_tokens))
         elif isinstance(cell, IdleCell):
             others.add(IdleStep(cell.arm, cell.sweep_pass))
         elif isinstance(cell, AcceptanceCell):
@@ -211,6 +232,8 @@ class Pace:
         if isinstance(step, PrefillStep):
             window_s = config.prefill.window_s if config.prefill else 0.0
             return window_s + _OVERHEAD_S + 2 * step.prompt_tokens / _PROMPT_TOKENS_PER_S
+        if isinstance(step, InterruptionStep):
+            return 2 * (config.prefill.window_s if config.prefill else 0.0) + 2 * _OVERHEAD_S
         if isinstance(step, AcceptanceStep):
             settings = config.acceptance
             return settings.prompts_per_type * settings.answer_tokens / _ANSWER_TOKENS_PER_S if settings else 0.0

@@ -10,14 +10,24 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from selector.errors import InputError, MeterError, UpstreamError
 from selector.profiler import sweep
-from selector.profiler.cells import DecodeCell, FailedStep, IdleCell, PrefillCell, read_cells
+from selector.profiler.cells import (
+    DecodeCell,
+    FailedStep,
+    IdleCell,
+    InterruptionCell,
+    Origin,
+    PrefillCell,
+    read_cells,
+)
 from selector.profiler.config import SweepConfig
 from selector.profiler.energy import ThrottleReason
 from selector.profiler.measure import Bench
 from selector.profiler.nvml import GpuFacts
+from selector.profiler.plan import InterruptionStep, left_to_do, plan
 from selector.profiler.sweep import Sweep, SweepResult
 
 FACTS = GpuFacts(name="NVIDIA H200", driver="580.1", power_limit_w=700.0)
@@ -128,6 +138,28 @@ async def test_a_sweep_measures_everything_in_order(run, tmp_path, launcher) -> 
     assert eagle.origin.argv == ("sglang", "eagle3-k2")
     assert eagle.origin.engine == "sglang 0.5.17"
     assert (eagle.origin.gpu, eagle.origin.driver, eagle.origin.weights) == ("NVIDIA H200", "580.1", "dummy")
+
+
+def test_prompts_among_running_requests_are_planned_once_an_arm_and_not_again() -> None:
+    settings = {"prompt_tokens": [1024], "alone_tokens": 128, "among_running": 7}
+    everything = plan(config(prefill=settings, drift=None), metered=False)
+    asked = [step for launch in everything for step in launch.steps if isinstance(step, InterruptionStep)]
+    assert asked == [InterruptionStep(arm, 7, 128) for arm in ("none", "eagle3-k2", "ngram-8")]
+    origin = Origin(host="h", weights="dummy", date="2026-01-01T00:00:00+00:00")
+    cell = InterruptionCell(
+        arm="eagle3-k2",
+        running=7,
+        prompt_tokens=128,
+        prompts=9,
+        stall_ms=20.0,
+        step_ms=6.0,
+        window_s=5.2,
+        origin=origin,
+    )
+    left = [step for launch in left_to_do(everything, [cell]) for step in launch.steps if step in asked]
+    assert left == [asked[0], asked[2]]
+    with pytest.raises(ValidationError, match="among_running needs alone_tokens"):
+        config(prefill=settings | {"alone_tokens": None})
 
 
 async def test_an_end_that_breaks_requests_on_their_way_is_no_failed_step(run, tmp_path, monkeypatch) -> None:
