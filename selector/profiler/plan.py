@@ -99,8 +99,9 @@ def plan(config: SweepConfig, metered: bool) -> list[Launch]:
     idle = config.idle is not None and metered
     started = not any(config.running(arm) for arm in config.arms)
     launches = [Launch(None, (IdleStep(None),))] if idle and started else []
+    one_resident = started or len(config.arms) == 1  # else the board idles with all of them
     for position, arm in enumerate(config.arms):
-        steps: list[Step] = [IdleStep(arm.name)] if idle and position == 0 else []
+        steps: list[Step] = [IdleStep(arm.name)] if idle and one_resident and position == 0 else []
         steps += _decode_steps(config, arm)
         steps += _prefill_steps(config, arm)
         if arm.speculates and config.acceptance is not None:
