@@ -14,9 +14,10 @@
 #   EARLIER  folder with results.jsonl, sweeps/ and kernels.tar.xz of earlier stretches
 #   WHEELS   folder of wheels that the router needs and the machine lacks (httptools, for one)
 #
-# Every step goes on where an earlier one stopped, writes cell by cell, takes 585 s at most and ends in time, so a stretch
-# that is cut short loses only the cells in hand. `dry` runs the same steps with the plans' times shortened; its numbers
-# mean nothing.
+# Every step goes on where an earlier one stopped (the rows of bench/results and profiles/raw count), writes cell by cell,
+# takes 585 s at most and ends in time, so a stretch that is cut short loses only the cells in hand. `dry` runs the same
+# steps with the plans' times shortened, DRY_STEP_S seconds each at most; its numbers mean nothing. It takes the ports
+# DRY_FIRST1 … DRY_FIRST9 and DRY_SECOND1 … DRY_SECOND9 (3000 and 3100).
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -34,6 +35,7 @@ prepare() {
   mkdir -p "$work/live" "$work/sweeps" "$work/logs"
   copy_repository "$work/repo"
   cp -r "$models" "$work/models"
+  cp "$here/../results/h200_live.jsonl" "$work/live/results.jsonl"
   [[ -n $earlier ]] || return 0
   if [[ -d $earlier/sweeps ]]; then cp -r "$earlier/sweeps/." "$work/sweeps/"; fi
   if [[ -f $earlier/results.jsonl ]]; then cp "$earlier/results.jsonl" "$work/live/"; fi
@@ -73,10 +75,10 @@ dry() {
 
 # Seconds until `$1` seconds before the end, at most what one step may take. In a dry run less is kept for what follows.
 left() {
-  local reserve=$1
-  if [[ -n ${DRY:-} ]]; then reserve=$((reserve / 8)); fi
-  local seconds=$((end_s - reserve - SECONDS))
-  echo $((seconds < 585 ? seconds : 585))
+  local reserve=$1 most=585 seconds
+  if [[ -n ${DRY:-} ]]; then reserve=$((reserve / 8)) most=${DRY_STEP_S:-60}; fi
+  seconds=$((end_s - reserve - SECONDS))
+  echo $((seconds < most ? seconds : most))
 }
 
 two_gpus() { (($(wc -l <"$work/gpus.txt") > 1)); }

@@ -4,9 +4,9 @@
     python bench/h200/plan.py Qwen3-8B --models models --grid full --arms none,dspark-8 --repeats 3 > more.toml
 
 Grids: `first` is batch 1, 8, 32, 64 x 512 and 2048 tokens and 8 x 8192; `reduced` is batch 1, 8, 32, 64 x 512 and
-8 x 2048, without `none` again at the end; `full` is batch 1, 2, 4, 8, 16, 32, 64 x 512, 2048, 8192, and 32768 up to batch
-8. `--no-graphs` switches CUDA graphs off, for a profile of its own. The sweep resumes: a larger plan over the same OUT
-measures only what is missing.
+8 x 2048, without `none` again at the end; `full` is batch 1, 2, 4, 8, 16, 32, 64 x 512, 2048, 8192, and 32768 up to 8.
+`--no-graphs` switches CUDA graphs off, for a profile of its own. The sweep resumes: a larger plan over the same
+OUT measures only what is missing.
 """
 
 from __future__ import annotations

@@ -198,8 +198,9 @@ class Pace:
     def __init__(self, config: SweepConfig, cells: Iterable[Cell]) -> None:
         self._config = config
         launches = [cell.origin.launch_s for cell in cells if cell.origin.launch_s is not None]
-        unknown_s = 0.0 if all(config.running(arm) for arm in config.arms) else _FIRST_LAUNCH_S
-        self._launch_s = max(launches[-3:]) if launches else unknown_s
+        self._launch_s = max(launches[-3:], default=_FIRST_LAUNCH_S)
+        if all(config.running(arm) for arm in config.arms):  # whatever launches took when these cells were measured
+            self._launch_s = 0.0
         self._ratio = 1.0
 
     def launch_s(self) -> float:

@@ -27,7 +27,7 @@ from selector.profiler.config import SweepConfig
 from selector.profiler.energy import ThrottleReason
 from selector.profiler.measure import Bench
 from selector.profiler.nvml import GpuFacts
-from selector.profiler.plan import InterruptionStep, left_to_do, plan
+from selector.profiler.plan import InterruptionStep, Pace, left_to_do, plan
 from selector.profiler.sweep import Sweep, SweepResult
 
 FACTS = GpuFacts(name="NVIDIA H200", driver="580.1", power_limit_w=700.0)
@@ -160,6 +160,17 @@ def test_prompts_among_running_requests_are_planned_once_an_arm_and_not_again() 
     assert left == [asked[0], asked[2]]
     with pytest.raises(ValidationError, match="among_running needs alone_tokens"):
         config(prefill=settings | {"alone_tokens": None})
+
+
+def test_servers_that_run_take_no_time_to_launch_whatever_others_took() -> None:
+    origin = Origin(host="h", weights="dummy", date="2026-01-01T00:00:00+00:00", launch_s=90.0)
+    cell = PrefillCell(
+        arm="none", prompt_tokens=9, prompts_at_once=1, prompts=1, ms=1.0, j=1.0, energy=None, origin=origin
+    )
+    started = config()
+    arms = [arm.model_dump() | {"url": "http://127.0.0.1:1"} for arm in started.arms]
+    assert Pace(started, [cell]).launch_s() > 90.0
+    assert Pace(config(arms=arms), [cell]).launch_s() < 10.0
 
 
 async def test_an_end_that_breaks_requests_on_their_way_is_no_failed_step(run, tmp_path, monkeypatch) -> None:
