@@ -34,7 +34,7 @@ prepare() {
   work=$2
   mkdir -p "$work/live" "$work/sweeps" "$work/logs"
   copy_repository "$work/repo"
-  cp -r "$models" "$work/models"
+  cp -rT "$models" "$work/models"
   cp "$here/../results/h200_live.jsonl" "$work/live/results.jsonl"
   [[ -n $earlier ]] || return 0
   if [[ -d $earlier/sweeps ]]; then cp -r "$earlier/sweeps/." "$work/sweeps/"; fi

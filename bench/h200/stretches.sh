@@ -7,8 +7,8 @@
 # launched while live cells run.
 
 # The router in front of real servers, and what can be measured on servers that are up.
-#   one GPU, 1,700 s:  up 165, on_held 260, 48 running 170 (2 and 16 are there or add 340), router-cost 85, three-on-one 16
-#                      cells of 57
+#   one GPU, 1,620 s:  up 165, 48 running 170 (2 and 16 are there), router-cost 85, three-on-one 16 cells of 57, of which the
+#                      last may wait for on_held 260
 #   two GPUs, 1,750 s: the same, with dflash-16 and ngram-8 beside it (430), and at the end two-gpus, 5 cells of 62
 stretch_live() {
   raise one-server four-on-one
@@ -28,10 +28,11 @@ stretch_live() {
 }
 
 first_gpu() { # first_gpu RESERVE_S
-  on_held first 0 "$1"
   live one-server "$1"
   live router-cost "$1"
-  live three-on-one "$1"
+  live three-on-one $(($1 + 260))
+  live three-on-one $(($1 + 260))
+  on_held first 0 "$1"
   live three-on-one "$1"
 }
 
@@ -70,8 +71,8 @@ stretch_engine() {
 # DSpark's verify budget alone, 420 s.
 stretch_compact() { sweep compact "$work/repo/bench/h200/dspark-compact.toml" 0 5; }
 
-# What the sweep of Qwen3-8B lacks (670 s), then other targets with a reduced grid: a launch and 75 s an arm, 330 to 660 s
-# a target. With two GPUs each takes every other target.
+# What the sweep of Qwen3-8B lacks (730 s), then other targets with a reduced grid: a launch and 75 s an arm, 500 s a target
+# with three arms; the other drafters of each in a second round. With two GPUs each takes every other target.
 stretch_models() {
   local config="$work/repo/bench/h200/qwen3-8b.toml"
   if ! two_gpus; then
@@ -93,11 +94,13 @@ TARGETS=(
   Qwen3-4B gemma-4-12B-it
 )
 
-models() { # models GPU TARGET …: none and a drafter of each kind
-  local gpu=$1 target
+models() { # models GPU TARGET …: none, a block drafter and one that drafts token by token, then one of each kind
+  local gpu=$1 target arms
   shift
-  for target in "$@"; do
-    (($(left 5) > 120)) || return 0
-    model "$target" "none,eagle3-k3*,dspark-*[0-9],dflash-16*,mtp-k1*,ngram-8" "$gpu" 5
+  for arms in "none,dspark-*[0-9],eagle3-k3*,mtp-k1*" "none,dspark-*[0-9],eagle3-k3*,mtp-k1*,dflash-16*,ngram-8"; do
+    for target in "$@"; do
+      (($(left 5) > 120)) || return 0
+      model "$target" "$arms" "$gpu" 5
+    done
   done
 }

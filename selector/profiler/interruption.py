@@ -24,6 +24,7 @@ from selector.profiler.rig import Rig, Shape
 from selector.profiler.runningbatch import RunningBatch, running_batch
 
 RUNNING_PROMPT_TOKENS = 512
+"""Of the running requests: a context in the middle of those that a profile has."""
 _ANSWER_TOKENS = 2
 _GAP_S = 0.03
 """Between an answer and the next prompt: some steps with nothing to disturb them."""
@@ -50,13 +51,13 @@ async def measure_interruption(rig: Rig, shape: Shape, lone_tokens: int, *, wind
     Raises `UpstreamError` when the server fails, its steps do not tell, or the batch ends before the measurement does.
     """
     async with running_batch(rig, shape, f"{seed} interrupted") as running:
-        edges = [await _published(rig, running)]
+        edges = [await _published(rig, running, shape.batch)]
         await rig.clock.sleep(window_s / 2)
-        edges.append(await _published(rig, running))
+        edges.append(await _published(rig, running, shape.batch))
         prompts = await _lone_prompts(rig, lone_tokens, window_s, seed)
-        edges.append(await _published(rig, running))
+        edges.append(await _published(rig, running, shape.batch))
         await rig.clock.sleep(window_s / 2)
-        edges.append(await _published(rig, running))
+        edges.append(await _published(rig, running, shape.batch))
     begin, first, second, end = edges
     quiet_s = (first.at_s - begin.at_s) + (end.at_s - second.at_s)
     step_s = quiet_s / ((first.steps - begin.steps) + (end.steps - second.steps))
@@ -78,12 +79,14 @@ async def _lone_prompts(rig: Rig, tokens: int, window_s: float, seed: int) -> in
     return sent
 
 
-async def _published(rig: Rig, running: RunningBatch) -> StepTotals:
+async def _published(rig: Rig, running: RunningBatch, batch: int) -> StepTotals:
     """The totals at the moment when the server publishes new ones: then they are as old as a poll, not as 15 steps."""
     before = await rig.client.step_totals()
     deadline_s = rig.clock.now() + _EDGE_TIMEOUT_S
-    while (now := await rig.client.step_totals()).steps == before.steps:
-        if running.ended or rig.clock.now() > deadline_s:
-            raise UpstreamError("the batch ended before all of it was measured; the context leaves too few tokens")
+    while (now := await rig.client.step_totals()).steps == before.steps and not running.ended:
+        if rig.clock.now() > deadline_s:
+            raise UpstreamError(f"no step was counted in {_EDGE_TIMEOUT_S:g} s")
         await rig.clock.sleep(_EDGE_POLL_S)
+    if running.ended or now.running < batch:
+        raise UpstreamError("requests ended before all was measured; the context leaves them too few tokens")
     return now

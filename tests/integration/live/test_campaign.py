@@ -54,7 +54,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "models" / "Qwen3-8B").mkdir(parents=True)
     (folder / "models" / "Qwen3-8B" / "config.json").write_text('{"vocab_size": 32000}')
     ports = {"DRY_FIRST": free_prefix(), "DRY_SECOND": free_prefix() + 1}
-    ran = campaign("dry", folder / "models", folder / "work", 75, "live", 1, DRY_STEP_S=21, **ports)
+    ran = campaign("dry", folder / "models", folder / "work", 105, "live", 1, DRY_STEP_S=21, **ports)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "servers of four-on-one are up" in ran.stdout
     assert (folder / "work" / "done").exists()

@@ -126,5 +126,5 @@ async def test_the_steps_beside_are_those_of_the_batch_alone() -> None:
 
 async def test_a_batch_that_ends_too_soon_is_refused() -> None:
     rig, clock = emulated("dspark-8", resume_ms=RESUME_MS, context_tokens=1_024)
-    with pytest.raises(UpstreamError, match="the batch ended before"):
+    with pytest.raises(UpstreamError, match="requests ended before"):
         await found(rig, clock, "dspark-8")
