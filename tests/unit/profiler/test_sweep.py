@@ -188,18 +188,22 @@ async def test_an_end_that_breaks_requests_on_their_way_is_no_failed_step(run, t
     monkeypatch.setattr(sweep, "measure", broken)
     running = asyncio.create_task(run(config()))
     await waits.wait()
+    monkeypatch.setattr(sweep.Sweep, "ending", True)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert read_cells(tmp_path / "cells.jsonl") == []
 
 
-def test_a_second_sigterm_leaves_the_stopping_of_the_server_alone() -> None:
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_leaves_the_stopping_of_the_server_alone(first: signal.Signals) -> None:
     stopped = []
 
     class Stopping:
+        ending = False
+
         async def run(self) -> None:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), first)
             try:
                 await asyncio.Event().wait()
             finally:
