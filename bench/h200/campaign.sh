@@ -1,144 +1,192 @@
 #!/usr/bin/env bash
-# Sweep and live plans side by side on a GPU machine without a network, in the background, in one stretch.
+# A stretch of GPU time on a machine without a network: servers that are held up, live plans and sweeps, in the background.
 #
-#   bench/h200/campaign.sh start BUNDLE MODELS WORK SECONDS [EARLIER] [WHEELS]   returns at once
-#   bench/h200/campaign.sh collect WORK OUT SECONDS     waits that long, or for the end, and copies what is there to OUT
+#   bench/h200/campaign.sh start BUNDLE MODELS WORK SECONDS STRETCH [EARLIER] [WHEELS]   returns at once
+#   bench/h200/campaign.sh collect WORK OUT SECONDS    waits that long, or for the end, and copies what is there to OUT
+#   bench/h200/campaign.sh gather RAW SWEEPS NAME      all cells of a profile on standard output: raw ones, and of sweeps/
+#   bench/h200/campaign.sh dry MODELS WORK SECONDS STRETCH GPUS [EARLIER]    without a GPU: emulated servers, waits for the end
 #
 #   BUNDLE   folder with SGLang: part.*, layout.json, unzstd/, unpack.py
 #   MODELS   folder with one folder a model (config.json is enough for dummy weights)
 #   WORK     where everything happens; a copy of this repository too, so that later changes do no harm
-#   SECONDS  of `start`: after so many nothing runs any more
-#   EARLIER  folder with cells.jsonl, results.jsonl and kernels.tar.xz of an earlier stretch
+#   SECONDS  after so many nothing runs any more
+#   STRETCH  live, engine, compact or models: see stretches.sh, which says what each is worth and how long it takes
+#   EARLIER  folder with results.jsonl, sweeps/ and kernels.tar.xz of earlier stretches
 #   WHEELS   folder of wheels that the router needs and the machine lacks (httptools, for one)
 #
-# With two GPUs: the first runs the one-server and three-on-one plans (bench/live), the second the sweep of Qwen3-8B and
-# then the arm that had no room on the first; at the end both run the two-gpus plan. With one GPU: the plans, then the
-# sweep. Every step resumes and stops in time, so that a stretch that was cut short loses only the cell in hand.
+# Every step goes on where an earlier one stopped (the rows of bench/results and profiles/raw count), writes cell by cell,
+# takes 585 s at most and ends in time, so a stretch that is cut short loses only the cells in hand. `dry` runs the same
+# steps with the plans' times shortened, DRY_STEP_S seconds each at most; its numbers mean nothing. It takes the ports
+# DRY_FIRST1 … DRY_FIRST9 and DRY_SECOND1 … DRY_SECOND9 (3000 and 3100).
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/stretches.sh"
 
 copy_repository() {
   mkdir -p "$1"
   for part in selector policies profiles bench pyproject.toml; do cp -r "$here/../../$part" "$1/"; done
 }
 
+# prepare MODELS WORK EARLIER: the folders that `run` works in.
+prepare() {
+  local models=$1 earlier=$3
+  work=$2
+  mkdir -p "$work/live" "$work/sweeps" "$work/logs"
+  copy_repository "$work/repo"
+  cp -rT "$models" "$work/models"
+  cp "$here/../results/h200_live.jsonl" "$work/live/results.jsonl"
+  [[ -n $earlier ]] || return 0
+  if [[ -d $earlier/sweeps ]]; then cp -r "$earlier/sweeps/." "$work/sweeps/"; fi
+  if [[ -f $earlier/results.jsonl ]]; then cp "$earlier/results.jsonl" "$work/live/"; fi
+}
+
 start() {
-  local bundle models work seconds=$4 earlier=${5:-} wheels=${6:-}
+  local bundle models seconds=$4 stretch=$5 earlier=${6:-} wheels=${7:-}
   bundle=$(realpath "$1") models=$(realpath "$2")
   mkdir -p "$3" && work=$(realpath "$3")
   source "$here/_site.sh"
   use_site "$bundle" "$wheels"
-  mkdir -p "$work/live" "$work/sweep"
-  go_on_from "$earlier" "$work/sweep" cells.jsonl
-  go_on_from "$earlier" "$work/live" results.jsonl
-  copy_repository "$work/repo"
-  cp -r "$models" "$work/models"
+  prepare "$models" "$work" "$earlier"
+  go_on_from "$earlier" "$work" kernels.tar.xz
   nvidia-smi -L | tee "$work/gpus.txt"
   setsid nohup env PYTHONPATH="$PYTHONPATH:$work/repo" bash "$work/repo/bench/h200/campaign.sh" run "$work" "$seconds" \
-    >"$work/campaign.log" 2>&1 </dev/null &
+    "$stretch" >"$work/logs/campaign.log" 2>&1 </dev/null &
   echo "started; $seconds s from now it ends"
 }
 
-# Seconds until `$1` seconds before the end.
-left() { echo $((end_s - $1 - SECONDS)); }
-
-live() { # live PLAN RESERVE_S: the plan's cells with servers that are up
-  python3 "$work/repo/bench/live/run.py" --plan "$work/repo/bench/live/$1.toml" --out "$work/live" --running \
-    --stop-after "$(left "$2")" >>"$work/$1.log" 2>&1 || echo "$1 ended with $?"
+dry() {
+  local models seconds=$3 stretch=$4 gpus=$5 earlier=${6:-}
+  models=$(realpath "$1")
+  mkdir -p "$2" && work=$(realpath "$2")
+  prepare "$models" "$work" "$earlier"
+  seq "$gpus" >"$work/gpus.txt"
+  # Short cells, no GPU to meter, an emulated server for every real one, ports that nobody else has.
+  printf '#!/bin/sh\nexec python3 "%s" "$@"\n' "$work/repo/bench/h200/standin.py" >"$work/server"
+  chmod +x "$work/server"
+  sed -i -E -e 's/^seconds = .*/seconds = 4/' -e 's/^window_s = .*/window_s = 1.0/' -e 's/^indices = .*/indices = []/' \
+    -e "s|^python = .*|python = \"$work/server\"|" \
+    "$work"/repo/bench/live/*.toml "$work"/repo/bench/h200/*.toml
+  sed -i -E -e "s/127\.0\.0\.1:3000/127.0.0.1:${DRY_FIRST:-3000}/" -e "s/127\.0\.0\.1:3100/127.0.0.1:${DRY_SECOND:-3100}/" \
+    "$work"/repo/bench/live/*.toml "$work"/repo/bench/live/fleets/*.toml
+  export PYTHONPATH="$work/repo" DRY=1
+  bash "$work/repo/bench/h200/campaign.sh" run "$work" "$seconds" "$stretch" 2>&1 | tee "$work/logs/campaign.log"
 }
 
-hold() { # hold PLAN FLEET: starts servers, returns once they are up, and sets `held`
+# Seconds until `$1` seconds before the end, at most what one step may take. In a dry run less is kept for what follows.
+left() {
+  local reserve=$1 most=585 seconds
+  if [[ -n ${DRY:-} ]]; then reserve=$((reserve / 8)) most=${DRY_STEP_S:-60}; fi
+  seconds=$((end_s - reserve - SECONDS))
+  echo $((seconds < most ? seconds : most))
+}
+
+two_gpus() { (($(wc -l <"$work/gpus.txt") > 1)); }
+
+# In a dry run: what makes run.py emulate.
+emulated() { if [[ -n ${DRY:-} ]]; then echo "--emulate"; fi; }
+
+live() { # live PLAN RESERVE_S [FLEET]: the plan's cells, of one fleet if it is named, with servers that are up
+  # shellcheck disable=SC2046
+  python3 "$work/repo/bench/live/run.py" --plan "$work/repo/bench/live/$1.toml" --out "$work/live" --running \
+    --stop-after "$(left "$2")" ${3:+--fleet "$3"} $(emulated) >>"$work/logs/$1.log" 2>&1 || echo "$1 ended with $?"
+  echo "live $1 ${3:-} until $SECONDS s"
+}
+
+declare -A held=()
+
+raise() { # raise PLAN FLEET: starts servers in the background
+  # shellcheck disable=SC2046
+  python3 "$work/repo/bench/live/run.py" --plan "$work/repo/bench/live/$1.toml" --out "$work/live" \
+    --models "$work/models" --hold "fleets/$2.toml" $(emulated) >"$work/logs/hold-$2.log" 2>&1 &
+  held[$2]=$!
+}
+
+hold() { # hold PLAN FLEET: returns once the servers of `raise` are up, the second and third way if the first fails
   local plan="$work/repo/bench/live/$1.toml"
-  try_hold "$plan" "$2" && return
+  up "$2" && return
   echo "trying them one after another"
   sed -i 's/^at_once = true/at_once = false/' "$plan"
-  try_hold "$plan" "$2" && return
+  raise "$1" "$2"
+  up "$2" && return
   echo "trying without the plugin: every text has the accept length of conversation"
   sed -i 's/^at_once = false/&\none_length_of = "conversation"/' "$plan"
-  try_hold "$plan" "$2"
+  raise "$1" "$2"
+  up "$2"
 }
 
-try_hold() { # try_hold PLAN_FILE FLEET
-  local log="$work/hold-$2.log" plan=$1
-  python3 "$work/repo/bench/live/run.py" --plan "$plan" --out "$work/live" --models "$work/models" \
-    --hold "fleets/$2.toml" >"$log" 2>&1 &
-  held=$!
-  until grep -q '^ready ' "$log"; do
-    if ! kill -0 "$held" 2>/dev/null; then
-      echo "servers of $2 did not start after $SECONDS s:"
+up() { # up FLEET
+  local log="$work/logs/hold-$1.log"
+  until grep -qs '^ready ' "$log"; do
+    if ! kill -0 "${held[$1]}" 2>/dev/null; then
+      echo "servers of $1 did not start after $SECONDS s:"
       tail -n 40 "$log"
       return 1
     fi
     sleep 1
   done
-  echo "servers of $2 are up after $SECONDS s"
+  echo "servers of $1 are up after $SECONDS s"
 }
 
-prefill() { # prefill RESERVE_S: of every arm, on the servers that are up
-  mkdir -p "$work/prefill"
-  python3 "$work/repo/bench/h200/sweep.py" --config "$work/repo/bench/live/prefill.toml" --models "$work/models" \
-    --out "$work/prefill" --stop-after "$(left "$1")" >>"$work/prefill.log" 2>&1 || echo "prefill ended with $?"
+release() { # release FLEET: its servers end
+  [[ -n ${held[$1]:-} ]] || return 0
+  kill "${held[$1]}" 2>/dev/null || true
+  wait "${held[$1]}" || true
+  unset "held[$1]"
 }
 
-sweep() { # sweep GPU RESERVE_S
-  python3 "$work/repo/bench/h200/sweep.py" --config "$work/repo/bench/h200/qwen3-8b.toml" --models "$work/models" \
-    --out "$work/sweep" --gpus "$1" --port "3110$1" --stop-after "$(left "$2")" >>"$work/sweep.log" 2>&1 ||
-    echo "the sweep ended with $?"
+# gather RAW SWEEPS NAME: every cell of a profile, those of RAW and of all sweeps for it, each once.
+gather() { { cat "$1/$3.cells.jsonl" "$2/$3"/*/cells.jsonl 2>/dev/null || true; } | awk '!seen[$0]++'; }
+
+sweep() { # sweep NAME CONFIG GPU RESERVE_S: what no sweep for the same profile has measured, here or in profiles/raw
+  local profile out options=()
+  profile=$(sed -n 's/^output_name = "\(.*\)"/\1/p' "$2")
+  out="$work/sweeps/$profile/$1"
+  mkdir -p "$out"
+  gather "$work/repo/profiles/raw" "$work/sweeps" "$profile" >"$out/cells"
+  mv "$out/cells" "$out/cells.jsonl"
+  if [[ -z ${DRY:-} ]]; then options=(--gpus "$3"); fi
+  python3 "$work/repo/bench/h200/sweep.py" --config "$2" --models "$work/models" --out "$out" --logs "$work/logs/$1" \
+    --port "${DRY_SECOND:-3110}$((8 + $3))" "${options[@]}" --stop-after "$(left "$4")" >>"$work/logs/$1.log" 2>&1 ||
+    echo "the sweep $1 ended with $?"
+  echo "sweep $1 until $SECONDS s"
 }
 
-first_gpu() { # first_gpu RESERVE_S
-  hold one-server four-on-one || return 0
-  prefill "$1"
-  live one-server "$1"
-  live router-cost "$1"
-  live three-on-one "$1"
+on_held() { # on_held first|second GPU RESERVE_S: what needs no launch of its own
+  sweep "held-$1" "$work/repo/bench/live/held-$1.toml" "$2" "$3"
 }
 
-second_gpu() {
-  sweep 1 470
-  hold one-server-second three-on-second || return 0
-  live one-server-second 120
+model() { # model TARGET ARMS GPU RESERVE_S: a reduced grid of a target
+  local config="$work/$1.toml"
+  python3 "$work/repo/bench/h200/plan.py" "$1" --models "$work/models" --arms "$2" >"$config" || return 0
+  if [[ -n ${DRY:-} ]]; then
+    sed -i -e 's/^window_s = .*/window_s = 1.0/' -e 's/^indices = .*/indices = []/' \
+      -e "s|^\[server\]|&\npython = \"$work/server\"|" "$config"
+  fi
+  sweep "$1" "$config" "$3" "$4"
 }
 
 run() {
   work=$1 end_s=$2
   cd "$work"
-  if (($(wc -l <gpus.txt) > 1)); then
-    (
-      trap 'kill "${held:-$!}" 2>/dev/null || true' EXIT
-      trap 'exit 0' TERM
-      first_gpu 290
-      echo "first GPU is free after $SECONDS s"
-      touch first.done
-      sleep "$(left 0)" &
-      wait $!
-    ) &
-    first=$!
-    second_gpu
-    echo "second GPU is free after $SECONDS s"
-    until [[ -e first.done ]]; do sleep 1; done
-    live two-gpus 5
-    kill "$first" ${held:+"$held"} || true
-  else
-    first_gpu 600
-    if [[ -n ${held:-} ]]; then kill "$held" && wait "$held" || true; fi
-    sweep 0 5
+  trap 'for fleet in "${!held[@]}"; do kill "${held[$fleet]}" 2>/dev/null || true; done' EXIT
+  "stretch_$3"
+  for fleet in "${!held[@]}"; do release "$fleet"; done
+  if [[ -z ${DRY:-} ]]; then
+    source "$work/repo/bench/h200/_site.sh"
+    keep_kernels "$work"
   fi
-  source "$work/repo/bench/h200/_site.sh"
-  keep_kernels "$work"
   touch "$work/done"
 }
 
 collect() {
   local work=$1 out=$2 wait_s=$3
   until [[ -e $work/done ]] || ((SECONDS >= wait_s)); do sleep 1; done
-  tail -n 5 "$work"/*.log || true
-  cp "$work/sweep/cells.jsonl" "$work/live/results.jsonl" "$work/kernels.tar.xz" "$out/" 2>/dev/null || true
-  cp "$work/prefill/cells.jsonl" "$out/prefill.jsonl" 2>/dev/null || true
-  tar -C "$work" -czf "$out/traces.tar.gz" sweep || true
+  tail -n 5 "$work"/logs/*.log || true
+  cp "$work/live/results.jsonl" "$work/kernels.tar.xz" "$out/" 2>/dev/null || true
+  tar -C "$work" -czf "$out/sweeps.tar.gz" sweeps || true
   tar -C "$work" --exclude=live/results.jsonl -czf "$out/live.tar.gz" live || true
-  tar -C "$work" -czf "$out/logs.tar.gz" $(cd "$work" && ls -- *.log gpus.txt) || true
+  tar -C "$work" -czf "$out/logs.tar.gz" logs gpus.txt || true
   ls -l "$out"
 }
 

@@ -4,8 +4,9 @@
     python bench/h200/plan.py Qwen3-8B --models models --grid full --arms none,dspark-8 --repeats 3 > more.toml
 
 Grids: `first` is batch 1, 8, 32, 64 x 512 and 2048 tokens and 8 x 8192; `reduced` is batch 1, 8, 32, 64 x 512 and
-8 x 2048; `full` is batch 1, 2, 4, 8, 16, 32, 64 x 512, 2048, 8192, and 32768 up to batch 8. `--no-graphs` switches CUDA
-graphs off, for a profile of its own. The sweep resumes: a larger plan over the same OUT measures only what is missing.
+8 x 2048, without `none` again at the end; `full` is batch 1, 2, 4, 8, 16, 32, 64 x 512, 2048, 8192, and 32768 up to 8.
+`--no-graphs` switches CUDA graphs off, for a profile of its own. The sweep resumes: a larger plan over the same
+OUT measures only what is missing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 COMMON = (
@@ -22,8 +24,9 @@ COMMON = (
 MEASURING = (
     "--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache", "--skip-server-warmup",
     "--sampling-backend", "pytorch", "--grammar-backend", "none", "--random-seed", "1", "--log-level", "warning",
-    "--disable-prefill-cuda-graph",
 )  # fmt: skip
+PREFILL_GRAPHS = ("--cuda-graph-bs-prefill", "128", "512")
+"""For lone prompts, which a server prefills with a graph; a busy one is given 4,096 tokens at a time."""
 GRIDS = {
     "first": [([1, 8, 32, 64], [512, 2048]), ([8], [8192])],
     "reduced": [([1, 8, 32, 64], [512]), ([8], [2048])],
@@ -163,6 +166,9 @@ def toml(target: str, arms: Sequence[Drafter], args: argparse.Namespace) -> str:
     # Graphs of the measured batches are for measuring, as nothing is padded; a server captures a dense list by itself.
     graphs = () if args.no_graphs else ("--cuda-graph-bs-decode", *map(str, batches))
     without = ("--disable-cuda-graph",) if args.no_graphs else ()
+    prefill = () if args.no_graphs else PREFILL_GRAPHS
+    settings = f"prompt_tokens = {[128, 512, 2048, 8192] + ([32768] if args.grid != 'reduced' else [])}"
+    settings += "\namong_running = 7"
     attention = ("--attention-backend", "fa3") if target.startswith(FULL_ATTENTION_3) and "3.6" not in target else ()
     name = f"h200__{target.lower()}{'-no-graphs' if args.no_graphs else ''}"
     lines = [
@@ -171,12 +177,13 @@ def toml(target: str, arms: Sequence[Drafter], args: argparse.Namespace) -> str:
         f'\n[target]\nname = "{target}"\nmodel = "{target}"\nweights = "dummy"',
         '\n[gpu]\nname = "H200"\nindices = [0]\npeak_tflops = 989\nbandwidth_tb_s = 4.8',
         f"\n[server]\ncontext_length = {CONTEXT_LENGTH}\nflags = {_list((*COMMON, *attention, *without))}",
-        f"measuring_flags = {_list((*MEASURING, *graphs))}\nstartup_timeout_s = 400",
+        f"measuring_flags = {_list((*MEASURING, *graphs, *prefill))}\nstartup_timeout_s = 400",
         f'\n[decode]\nmethod = "steady"\nwindow_s = 5.3\nrepeats = {args.repeats}\ncooldown_s = 0.5',
-        f"\n[prefill]\nprompt_tokens = {[128, 512, 2048, 8192] + ([32768] if args.grid != 'reduced' else [])}",
+        f"\n[prefill]\n{settings}",
     ]
     lines += [f"\n[[grid]]\nbatches = {some}\nprompt_tokens = {tokens}" for some, tokens in grid]
-    lines.append("\n[drift]\nbatches = [1, 64]\nprompt_tokens = [512]")
+    if args.grid != "reduced":  # another launch
+        lines.append("\n[drift]\nbatches = [1, 64]\nprompt_tokens = [512]")
     for arm in arms:
         lines.append(
             f'\n[[arms]]\nname = "{arm.name}"\nalgorithm = "{arm.algorithm}"\nverify_tokens = {arm.verify_tokens}'
@@ -198,13 +205,21 @@ def _list(words: Sequence[str]) -> str:
     return "[" + ", ".join(f'"{word}"' for word in words) + "]"
 
 
+def chosen(arms: Sequence[Drafter], wanted: Sequence[str]) -> list[Drafter]:
+    """The arms that a name or pattern fits, in the order of the first that does."""
+    by_pattern = [[arm for arm in arms if fnmatchcase(arm.name, pattern)] for pattern in wanted]
+    return list({arm.name: arm for some in by_pattern for arm in some}.values())
+
+
 def main() -> None:
     """Prints the sweep file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", help="name of the target's folder")
     parser.add_argument("--models", type=Path, required=True, help="folder of target and draft folders")
     parser.add_argument("--grid", choices=sorted(GRIDS), default="reduced")
-    parser.add_argument("--arms", help="only these, separated by commas; default: every arm there is")
+    parser.add_argument(
+        "--arms", help="only these, separated by commas, * for anything (no matter if nothing fits); default: every arm"
+    )
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--no-graphs", action="store_true", help="without CUDA graphs")
     args = parser.parse_args()
@@ -213,10 +228,10 @@ def main() -> None:
     arms = drafters(args.target, args.models)
     if args.arms:
         wanted = args.arms.split(",")
-        missing = set(wanted) - {arm.name for arm in arms}
+        missing = {name for name in wanted if "*" not in name} - {arm.name for arm in arms}
         if missing:
             parser.error(f"no arm {', '.join(sorted(missing))}; there are {', '.join(arm.name for arm in arms)}")
-        arms = sorted((arm for arm in arms if arm.name in wanted), key=lambda arm: wanted.index(arm.name))
+        arms = chosen(arms, wanted)
     print(toml(args.target, arms, args), end="")
 
 

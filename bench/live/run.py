@@ -35,7 +35,7 @@ from report import print_report
 from servers import emulated, energy_of, metered, real, started
 from workload import Workload, simulated_result, trace_of, workload
 
-from selector.errors import SelectorError, UpstreamError
+from selector.errors import SelectorError, UpstreamError, UsageError
 from selector.files.fleet import LoadedFleet
 from selector.files.trace import Trace
 from selector.loadgen.live import LiveResult, read_energy, run_policy, summarise
@@ -58,6 +58,7 @@ def main() -> int:
     parser.add_argument("--models", type=Path, help="folder of target and draft models, on a GPU host")
     parser.add_argument("--emulate", action="store_true", help="emulated servers instead of real ones")
     parser.add_argument("--hold", metavar="FLEET", help="only start the servers of this fleet, and hold them up")
+    parser.add_argument("--fleet", metavar="NAME", help="only the cells of this fleet of the plan")
     parser.add_argument("--running", action="store_true", help="the fleets' servers are up already; leave them up")
     parser.add_argument(
         "--resimulate", action="store_true", help="only simulate anew what was measured, with the profile as it is now"
@@ -92,7 +93,12 @@ async def _run(args: argparse.Namespace, plan: LivePlan, began_s: float) -> int:
         _resimulate(args, plan, trace, finished)
         return 0
     status = 0
+    if args.fleet is not None and args.fleet not in map(_stem, plan.fleets):
+        there = ", ".join(map(_stem, plan.fleets))
+        raise UsageError("--fleet", f"is {args.fleet!r}, which the plan does not have", f"choose one of {there}")
     for fleet in plan.fleets:
+        if args.fleet not in (None, _stem(fleet)):
+            continue
         asked = [cell for cell in cells(plan) if cell.fleet == fleet]
         left = [cell for cell in asked if cell.key not in finished]
         fleet_file, loaded = with_imposed(args.plan.parent / fleet, plan, args.out / Path(fleet).stem, args.plan.parent)
@@ -107,6 +113,10 @@ async def _run(args: argparse.Namespace, plan: LivePlan, began_s: float) -> int:
     return status
 
 
+def _stem(fleet: str) -> str:
+    return Path(fleet).stem
+
+
 async def _hold(args: argparse.Namespace, plan: LivePlan) -> int:
     """The servers of one fleet until SIGTERM or Ctrl-C."""
     here = args.plan.parent
@@ -116,7 +126,12 @@ async def _hold(args: argparse.Namespace, plan: LivePlan) -> int:
     end = asyncio.Event()
     for wanted in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(wanted, end.set)
-    async with started(plan, loaded, args.models, logs, imposed_lengths(loaded)):
+    servers: AbstractAsyncContextManager[object]
+    if args.emulate:
+        servers = emulated(fleet_file, plan, loaded, args.time_scale)
+    else:
+        servers = started(plan, loaded, args.models, logs, imposed_lengths(loaded))
+    async with servers:
         print(f"ready {args.hold}", flush=True)
         await end.wait()
     return 0

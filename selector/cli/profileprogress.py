@@ -7,7 +7,15 @@ import sys
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from selector.profiler.cells import AcceptanceCell, Cell, DecodeCell, FailedStep, IdleCell, PrefillCell
+from selector.profiler.cells import (
+    AcceptanceCell,
+    Cell,
+    DecodeCell,
+    FailedStep,
+    IdleCell,
+    InterruptionCell,
+    PrefillCell,
+)
 
 
 class Watcher:
@@ -72,6 +80,11 @@ def described(cell: Cell) -> str:
         j = "-" if cell.j is None else f"{cell.j:.3f}"
         alone = " alone" if cell.alone else ""
         return f"{cell.arm} prefill {cell.prompt_tokens}{alone}: {cell.ms:.2f} ms, {j} J a prompt"
+    if isinstance(cell, InterruptionCell):
+        return (
+            f"{cell.arm} prompts of {cell.prompt_tokens} among {cell.running} running: "
+            f"a stall of {cell.stall_ms:.2f} ms ({cell.prompts} prompts, steps of {cell.step_ms:.3f} ms)"
+        )
     if isinstance(cell, IdleCell):
         where = "bare" if cell.arm is None else f"with {cell.arm} up"
         again = " (drift)" if cell.sweep_pass == "drift" else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from selector.emulator.answers import DONE, Answer, sse
@@ -42,6 +42,7 @@ from selector.emulator.internalstate import read_internal_state, set_internal_st
 from selector.emulator.metrics import CONTENT_TYPE, metrics
 from selector.emulator.native import NativeAnswer
 from selector.emulator.openai import CHAT_CHUNK, COMPLETION, usage_event
+from selector.emulator.promptbatch import bodies_of
 from selector.emulator.refusals import Refusal, error_body, native_stream_error, refusal_body
 from selector.emulator.report import Report
 from selector.emulator.serverinfo import server_info
@@ -121,8 +122,13 @@ class EmulatorApp:
             if api is not Api.NATIVE:
                 _check_content_type(header(scope, "content-type"))
             body = parse_body(await read_body(receive))
-            ask = read_ask(api, body, lambda name: header(scope, name), self._site.limits, drafts=self._engine.drafts)
-            generation = self._engine.submit(ask)
+            batch = bodies_of(body) if api is Api.NATIVE else None
+            asks = [
+                read_ask(api, one, lambda name: header(scope, name), self._site.limits, drafts=self._engine.drafts)
+                for one in batch or [body]
+            ]
+            ask = asks[0]
+            generations = self._submit(asks)
         except Refusal as refusal:
             await _refuse(send, refusal, api, stream=body.get("stream") is True)
             return
@@ -132,28 +138,48 @@ class EmulatorApp:
         except QueueFull as full:
             await _refuse_full(send, ask, api, self._engine.clock.unix_now_s(), str(full))
             return
-        async with self._aborted_with_client(receive, generation):
-            answer = _FORMATS[api](Report(ask, generation, self._engine))
+        async with self._aborted_with_client(receive, generations):
+            answers = [
+                _FORMATS[api](Report(one, generation, self._engine))
+                for one, generation in zip(asks, generations, strict=True)
+            ]
             if ask.stream:
-                await _stream(send, generation, answer)
-            else:
+                await _stream(send, generations[0], answers[0])
+                return
+            for generation in generations:
                 await generation.end()
-                await send_raw_json(send, answer.whole())
+            whole = [answer.whole() for answer in answers]
+            await send_raw_json(send, whole[0] if batch is None else b"[%b]" % b",".join(whole))
+
+    def _submit(self, asks: Sequence[Ask]) -> list[Generation]:
+        """All of them, or none. Raises `QueueFull` and `DuplicateRid`."""
+        taken: list[Generation] = []
+        try:
+            for ask in asks:
+                taken.append(self._engine.submit(ask))
+        except BaseException:
+            self._abort(taken)
+            raise
+        return taken
+
+    def _abort(self, generations: Iterable[Generation]) -> None:
+        for generation in generations:
+            self._engine.abort(generation)
 
     @asynccontextmanager
-    async def _aborted_with_client(self, receive: Receive, generation: Generation) -> AsyncIterator[None]:
+    async def _aborted_with_client(self, receive: Receive, generations: Sequence[Generation]) -> AsyncIterator[None]:
         """Ends the request when its client closes the connection, or when the block is left early."""
-        watch = asyncio.create_task(self._abort_on_disconnect(receive, generation))
+        watch = asyncio.create_task(self._abort_on_disconnect(receive, generations))
         try:
             yield
         finally:
             watch.cancel()
-            self._engine.abort(generation)
+            self._abort(generations)
 
-    async def _abort_on_disconnect(self, receive: Receive, generation: Generation) -> None:
+    async def _abort_on_disconnect(self, receive: Receive, generations: Sequence[Generation]) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._engine.abort(generation)
+        self._abort(generations)
 
     # ---- control
 

@@ -29,7 +29,7 @@ from selector.profiler.cells import Cell, IdleCell
 from selector.profiler.config import SweepArm, SweepConfig
 from selector.profiler.merge import MergedCell, merged_cells
 from selector.profiler.modelsize import ModelSize
-from selector.profiler.prefillpoints import lone_pass, prefill_points, scaled_points
+from selector.profiler.prefillpoints import lone_pass, prefill_points, resumption, scaled_points
 from selector.profiler.provenance import measured_provenance, pruned
 from selector.profiler.report import sweep_report
 from selector.profiler.roofline import ceiling_of, refuse_impossible
@@ -198,9 +198,11 @@ def _own_prefill(
     points = None if name == NO_DRAFTER else scaled_points(cells, name, plain, f"sweep-prefill-{name}", provenance)
     alone = lone_pass(cells, name, f"sweep-pass-{name}", provenance)
     if alone and before:
-        resumption = {"resume_ms": before.resume_ms, "resume_provenance": before.resume_provenance}
-        alone = alone.model_copy(update=resumption)
-    return {"prefill": points or (old.prefill if old else None), "prefill_pass": alone or before}
+        alone = alone.model_copy(update={"resume_ms": before.resume_ms, "resume_provenance": before.resume_provenance})
+    least = alone or before
+    if least is not None:
+        least = least.model_copy(update=resumption(cells, name, least, f"sweep-resume-{name}", provenance))
+    return {"prefill": points or (old.prefill if old else None), "prefill_pass": least}
 
 
 def _idle(cells: Iterable[Cell], base: Profile | None, provenance: dict[str, Provenance]) -> Idle:

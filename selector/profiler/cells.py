@@ -110,6 +110,24 @@ class PrefillCell(FileModel):
     origin: Origin
 
 
+class InterruptionCell(FileModel):
+    """What a lone prompt costs the requests that run (see `interruption.py`)."""
+
+    kind: Literal["interruption"] = "interruption"
+    arm: str
+    running: PositiveInt
+    """Requests that were decoding."""
+    prompt_tokens: PositiveInt
+    """Of the lone prompts."""
+    prompts: PositiveInt
+    stall_ms: PositiveFloat
+    """By which a prompt puts their next step off, its pass included."""
+    step_ms: PositiveFloat
+    """Of their steps without."""
+    window_s: PositiveFloat
+    origin: Origin
+
+
 class IdleCell(FileModel):
     """Power without work; `arm` is `None` where no server runs."""
 
@@ -158,7 +176,7 @@ class FailedStep(FileModel):
     origin: Origin
 
 
-Cell = DecodeCell | PrefillCell | IdleCell | AcceptanceCell | FailedStep
+Cell = DecodeCell | PrefillCell | InterruptionCell | IdleCell | AcceptanceCell | FailedStep
 _CELL: TypeAdapter[Cell] = TypeAdapter(Annotated[Cell, Field(discriminator="kind")])
 
 

@@ -28,6 +28,7 @@
     [prefill]
     prompt_tokens = [128, 512, 2048, 8192]    # on a busy server, where short prompts share passes
     alone_tokens = 128                        # and one that does not share: the least that a pass takes
+    # among_running = 7                       # and how long so many running requests wait for it
 
     [[grid]]                          # every batch × every prompt length, for every arm unless `arms` names some
     batches = [1, 8, 32, 64]
@@ -143,9 +144,18 @@ class PrefillSettings(FileModel):
     """On arms that draft: how much their own part adds is a ratio, and one length tells it."""
     alone_tokens: PositiveInt | None = 128
     """A short prompt, on every arm: the least that a pass takes. `None` leaves it out."""
+    among_running: PositiveInt | None = None
+    """Running requests that such a short prompt interrupts, on every arm: how long they wait beyond the pass. One fewer
+    than the batch of a CUDA graph, since the prompt joins them for some steps. `None` leaves it out."""
     window_s: Annotated[float, Field(ge=1)] = 5.2
     batch_tokens: PositiveInt = 4096
     """Prompts shorter than this are sent several at a time, as many as fit."""
+
+    @model_validator(mode="after")
+    def _compared_with_a_pass_alone(self) -> PrefillSettings:
+        if self.among_running is not None and self.alone_tokens is None:
+            raise ValueError("among_running needs alone_tokens, the length of the prompt that it sends")
+        return self
 
 
 class IdleSettings(FileModel):

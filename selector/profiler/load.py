@@ -16,69 +16,29 @@ time, since power is constant while the same batch decodes.
 
 from __future__ import annotations
 
-import asyncio
 import math
-from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 
 from selector.errors import MeterError, UpstreamError
 from selector.profiler.cells import DecodeRepeat, Metered
-from selector.profiler.client import Generation, SglangClient, StepTotals, random_prompts
-from selector.profiler.clock import Clock
+from selector.profiler.client import Generation, StepTotals, random_prompts
 from selector.profiler.config import Method
-from selector.profiler.energy import MIN_UPDATES, EnergyWindow, Span
-from selector.profiler.meter import EnergyMeter
-from selector.profiler.rapl import HostEnergy
+from selector.profiler.energy import MIN_UPDATES, Span
+from selector.profiler.rig import Rig, Shape
+from selector.profiler.runningbatch import RunningBatch, running_batch
 
 _SHORT_TOKENS = 16
 _PILOT_TOKENS = 64
 _LENGTH_MARGIN = 1.15
 """A long run is made this much longer than the pilot says, since steps get slower as the context grows."""
 
-_SETTLE_STEPS = 32
-_SETTLE_POLL_S = 0.05
-_SETTLE_TIMEOUT_S = 60.0
-"""Prefill of the largest batch included."""
-_KV_USE_FRAC = 0.9
 _WINDOW_POLL_S = 0.25
 _MIN_PIECE_S = 0.5
-_DRAIN_TIMEOUT_S = 20.0
 _CLOCK_TOLERANCE_FRAC = 0.15
 """Step times must add up to the window, but for the steps not yet published at its ends."""
 
-_MAX_TOKENS = 16_384
 _MAX_ROUNDS = 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rig:
-    """A server under test and what measures it."""
-
-    client: SglangClient
-    clock: Clock
-    meter: EnergyMeter | None
-    """`None` measures time alone."""
-    host: HostEnergy | None
-    vocab_size: int
-    context_length: int
-
-    async def energy(self, spans: list[Span], min_updates: int = MIN_UPDATES) -> EnergyWindow | None:
-        """Energy of these times; `None` without a meter. Raises `MeterError`."""
-        return None if self.meter is None else await self.meter.over(spans, min_updates=min_updates)
-
-    def host_j(self) -> float | None:
-        """The host's running total; `None` where it has no counter."""
-        return None if self.host is None else self.host.total_j()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What runs: a batch of prompts of one length on an arm."""
-
-    batch: int
-    prompt_tokens: int
-    verify_tokens: int
 
 
 async def measure_decode(rig: Rig, shape: Shape, *, method: Method, window_s: float, seed: int) -> DecodeRepeat:
@@ -224,74 +184,22 @@ async def _steady(rig: Rig, shape: Shape, window_s: float, seed: int) -> DecodeR
 
 
 async def _steady_piece(rig: Rig, shape: Shape, window_s: float, seed: str) -> _Piece:
-    prompts = random_prompts(seed, shape.batch, shape.prompt_tokens, rig.vocab_size)
-    idle = await _idle(rig)
-    batch = asyncio.create_task(rig.client.generate(prompts, _answer_tokens(rig, shape, idle)))
-    try:
-        start = await _settled(rig, shape, idle, batch)
+    async with running_batch(rig, shape, seed) as running:
         before_j = rig.host_j()
-        end = await _window_end(rig, shape, start, window_s, batch)
+        end = await _window_end(rig, shape, running, window_s)
         after_j = rig.host_j()
-    finally:
-        if not batch.done():
-            await rig.client.abort_all()
-        with suppress(UpstreamError):  # an aborted batch may be answered with an error; one that failed was seen above
-            await batch
     return _Piece(
-        idle=idle,
-        start=start,
+        idle=running.idle,
+        start=running.start,
         end=end,
         host_j=None if before_j is None or after_j is None else after_j - before_j,
     )
 
 
-def _answer_tokens(rig: Rig, shape: Shape, idle: StepTotals) -> int:
-    """The longest answers with which the whole batch still runs at once.
-
-    SGLang admits requests that ignore the end token only while all of them, at full length, fit the KV cache.
-    """
-    limit = min(_MAX_TOKENS, rig.context_length - shape.prompt_tokens - shape.verify_tokens - 1)
-    if idle.kv_capacity_tokens is not None:
-        share = int(_KV_USE_FRAC * idle.kv_capacity_tokens / shape.batch)
-        limit = min(limit, share - shape.prompt_tokens - shape.verify_tokens)
-    if limit < 2 * _SETTLE_STEPS:
-        raise UpstreamError(
-            f"{shape.batch} prompts of {shape.prompt_tokens} tokens leave no room to decode in KV cache or context"
-        )
-    return limit
-
-
-async def _settled(rig: Rig, shape: Shape, idle: StepTotals, batch: asyncio.Task[Generation]) -> StepTotals:
-    """Totals once the whole batch has decoded together for a while."""
-    last, together = idle, 0.0
-    deadline_s = rig.clock.now() + _SETTLE_TIMEOUT_S
-    while not batch.done():
-        if rig.clock.now() > deadline_s:
-            raise UpstreamError(f"the {shape.batch} requests did not decode together within {_SETTLE_TIMEOUT_S:g} s")
-        await rig.clock.sleep(_SETTLE_POLL_S)
-        now = await rig.client.step_totals()
-        if now.steps == last.steps:
-            continue
-        full = math.isclose(now.request_steps - last.request_steps, shape.batch * (now.steps - last.steps))
-        together = together + now.steps - last.steps if full else 0.0
-        last = now
-        if together >= _SETTLE_STEPS:
-            return now
-    batch.result()  # raises what the server answered, if it refused the batch
-    if last.steps == idle.steps:
-        raise UpstreamError("/v1/loads has no decode_moments: use method 'difference'")
-    raise UpstreamError(
-        f"the {shape.batch} requests never decoded together; "
-        "is there room for all (--max-running-requests, KV cache), and context left to decode in?"
-    )
-
-
-async def _window_end(
-    rig: Rig, shape: Shape, start: StepTotals, window_s: float, batch: asyncio.Task[Generation]
-) -> StepTotals:
-    """The last totals while the whole batch decoded, `window_s` after `start` or when the batch ended before."""
-    last = start
-    while not batch.done() and last.at_s - start.at_s < window_s:
+async def _window_end(rig: Rig, shape: Shape, running: RunningBatch, window_s: float) -> StepTotals:
+    """The last totals while the whole batch decoded, `window_s` after it settled or when it ended before."""
+    start = last = running.start
+    while not running.ended and last.at_s - start.at_s < window_s:
         left_s = window_s - (last.at_s - start.at_s)
         await rig.clock.sleep(min(_WINDOW_POLL_S, max(left_s, 0.01)))
         now = await rig.client.step_totals()
@@ -301,13 +209,3 @@ async def _window_end(
     if last.at_s - start.at_s < min(_MIN_PIECE_S, window_s):
         raise UpstreamError("the batch ended before a window could be taken; the context leaves too few tokens")
     return last
-
-
-async def _idle(rig: Rig) -> StepTotals:
-    """Totals of a server on which nothing runs any more; an aborted batch takes a moment to leave its counts."""
-    deadline_s = rig.clock.now() + _DRAIN_TIMEOUT_S
-    while (totals := await rig.client.step_totals()).running:
-        if rig.clock.now() > deadline_s:
-            raise UpstreamError(f"{totals.running} other requests run on the server")
-        await rig.clock.sleep(_SETTLE_POLL_S)
-    return totals

@@ -9,16 +9,27 @@ from pathlib import Path
 
 from selector.errors import InputError, MeterError, UpstreamError
 from selector.profiler.acceptance import Sampling, measure_acceptance
-from selector.profiler.cells import AcceptanceCell, Cell, DecodeCell, IdleCell, Metered, Origin, PrefillCell
+from selector.profiler.cells import (
+    AcceptanceCell,
+    Cell,
+    DecodeCell,
+    IdleCell,
+    InterruptionCell,
+    Metered,
+    Origin,
+    PrefillCell,
+)
 from selector.profiler.clock import Clock
 from selector.profiler.config import SweepArm, SweepConfig
-from selector.profiler.load import Rig, Shape, measure_decode
+from selector.profiler.interruption import RUNNING_PROMPT_TOKENS, measure_interruption
+from selector.profiler.load import measure_decode
 from selector.profiler.meter import EnergyMeter
 from selector.profiler.nvml import GpuFacts
-from selector.profiler.plan import AcceptanceStep, DecodeStep, IdleStep, PrefillStep, Step
+from selector.profiler.plan import AcceptanceStep, DecodeStep, IdleStep, InterruptionStep, PrefillStep, Step
 from selector.profiler.prefill import measure_idle, measure_lone_prefill, measure_prefill
 from selector.profiler.prompts import Prompt, drawn
 from selector.profiler.rapl import HostEnergy
+from selector.profiler.rig import Rig, Shape
 from selector.profiler.server import Launcher, RunningServer
 
 _DEFAULT_VOCAB = 32_000
@@ -70,6 +81,8 @@ async def measure(step: Step, config: SweepConfig, bench: Bench, on: Served | No
         await rig.client.set_internal_state(knob.name, knob.launched if setting is None else setting)
     if isinstance(step, PrefillStep):
         return await _prefill(step, config, rig, origin)
+    if isinstance(step, InterruptionStep):
+        return await _interruption(step, config, rig, on.arm, origin)
     if isinstance(step, AcceptanceStep):
         return await _acceptance(step, config, bench, on, origin)
     return await _decode(step, config, rig, on.arm, origin)
@@ -101,6 +114,27 @@ async def _prefill(step: PrefillStep, config: SweepConfig, rig: Rig, origin: Ori
         ms=cost.ms,
         j=cost.j,
         energy=Metered.of(cost.energy) if cost.energy else None,
+        origin=origin,
+    )
+
+
+async def _interruption(
+    step: InterruptionStep, config: SweepConfig, rig: Rig, arm: SweepArm, origin: Origin
+) -> InterruptionCell:
+    if config.prefill is None:
+        raise UpstreamError("no prefill is configured")
+    shape = Shape(batch=step.running, prompt_tokens=RUNNING_PROMPT_TOKENS, verify_tokens=arm.verify_tokens)
+    found = await measure_interruption(
+        rig, shape, step.prompt_tokens, window_s=config.prefill.window_s, seed=config.decode.seed
+    )
+    return InterruptionCell(
+        arm=step.arm,
+        running=step.running,
+        prompt_tokens=step.prompt_tokens,
+        prompts=found.prompts,
+        stall_ms=found.stall_ms,
+        step_ms=found.step_ms,
+        window_s=found.window_s,
         origin=origin,
     )
 
@@ -162,6 +196,8 @@ def describe(step: Step) -> str:
         return f"idle power {'bare' if step.arm is None else f'with {step.arm} up'}{when}"
     if isinstance(step, PrefillStep):
         return f"prefill of {step.prompt_tokens} tokens{' alone' if step.alone else ''} on {step.arm}"
+    if isinstance(step, InterruptionStep):
+        return f"prompts of {step.prompt_tokens} tokens among {step.running} running on {step.arm}"
     at = "" if step.setting is None else f"@{step.setting:g}"
     return f"{step.arm}{at} batch {step.batch} prompt {step.prompt_tokens} ({step.sweep_pass}, {step.method})"
 

@@ -12,7 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from selector.files.profile import NO_DRAFTER
-from selector.profiler.cells import AcceptanceCell, Cell, DecodeCell, IdleCell, Pass, PrefillCell
+from selector.profiler.cells import (
+    AcceptanceCell,
+    Cell,
+    DecodeCell,
+    IdleCell,
+    InterruptionCell,
+    Pass,
+    PrefillCell,
+)
 from selector.profiler.config import Method, SweepArm, SweepConfig
 
 _PROMPT_TOKENS_PER_S = 40_000.0
@@ -43,6 +51,15 @@ class PrefillStep:
 
 
 @dataclass(frozen=True, slots=True)
+class InterruptionStep:
+    """Lone prompts of one length into a batch that runs."""
+
+    arm: str
+    running: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeStep:
     """One decode cell, `repeats` times, with seeds that follow those of the repeats there are."""
 
@@ -66,7 +83,7 @@ class AcceptanceStep:
     repeat: int
 
 
-Step = IdleStep | PrefillStep | DecodeStep | AcceptanceStep
+Step = IdleStep | PrefillStep | InterruptionStep | DecodeStep | AcceptanceStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +99,9 @@ def plan(config: SweepConfig, metered: bool) -> list[Launch]:
     idle = config.idle is not None and metered
     started = not any(config.running(arm) for arm in config.arms)
     launches = [Launch(None, (IdleStep(None),))] if idle and started else []
+    one_resident = started or len(config.arms) == 1  # else the board idles with all of them
     for position, arm in enumerate(config.arms):
-        steps: list[Step] = [IdleStep(arm.name)] if idle and position == 0 else []
+        steps: list[Step] = [IdleStep(arm.name)] if idle and one_resident and position == 0 else []
         steps += _decode_steps(config, arm)
         steps += _prefill_steps(config, arm)
         if arm.speculates and config.acceptance is not None:
@@ -118,6 +136,8 @@ def _prefill_steps(config: SweepConfig, arm: SweepArm) -> Iterable[Step]:
         return
     if settings.alone_tokens is not None:
         yield PrefillStep(arm.name, settings.alone_tokens, alone=True)
+        if settings.among_running is not None:
+            yield InterruptionStep(arm.name, settings.among_running, settings.alone_tokens)
     for tokens in settings.prompt_tokens if arm.name == NO_DRAFTER else settings.drafting_prompt_tokens:
         yield PrefillStep(arm.name, tokens)
 
@@ -151,6 +171,8 @@ def left_to_do(launches: Sequence[Launch], cells: Iterable[Cell]) -> list[Launch
             repeats[shape] += len(cell.repeats)
         elif isinstance(cell, PrefillCell):
             others.add(PrefillStep(cell.arm, cell.prompt_tokens, cell.alone))
+        elif isinstance(cell, InterruptionCell):
+            others.add(InterruptionStep(cell.arm, cell.running, cell.prompt_tokens))
         elif isinstance(cell, IdleCell):
             others.add(IdleStep(cell.arm, cell.sweep_pass))
         elif isinstance(cell, AcceptanceCell):
@@ -176,8 +198,9 @@ class Pace:
     def __init__(self, config: SweepConfig, cells: Iterable[Cell]) -> None:
         self._config = config
         launches = [cell.origin.launch_s for cell in cells if cell.origin.launch_s is not None]
-        unknown_s = 0.0 if all(config.running(arm) for arm in config.arms) else _FIRST_LAUNCH_S
-        self._launch_s = max(launches[-3:]) if launches else unknown_s
+        self._launch_s = max(launches[-3:], default=_FIRST_LAUNCH_S)
+        if all(config.running(arm) for arm in config.arms):  # whatever launches took when these cells were measured
+            self._launch_s = 0.0
         self._ratio = 1.0
 
     def launch_s(self) -> float:
@@ -211,6 +234,8 @@ class Pace:
         if isinstance(step, PrefillStep):
             window_s = config.prefill.window_s if config.prefill else 0.0
             return window_s + _OVERHEAD_S + 2 * step.prompt_tokens / _PROMPT_TOKENS_PER_S
+        if isinstance(step, InterruptionStep):
+            return 2 * (config.prefill.window_s if config.prefill else 0.0) + 2 * _OVERHEAD_S
         if isinstance(step, AcceptanceStep):
             settings = config.acceptance
             return settings.prompts_per_type * settings.answer_tokens / _ANSWER_TOKENS_PER_S if settings else 0.0

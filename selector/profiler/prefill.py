@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from selector.profiler.client import random_prompts
 from selector.profiler.clock import Clock
 from selector.profiler.energy import EnergyWindow
-from selector.profiler.load import Rig
 from selector.profiler.meter import EnergyMeter
+from selector.profiler.rig import Rig
 
 _IN_FLIGHT = 2
 """Batches submitted at a time: while one is computed the next is being received, so that the GPU does not wait."""

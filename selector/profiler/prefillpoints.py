@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 from selector.core.cost import PrefillCost
 from selector.files.profile import PrefillPass, PrefillPoint, Provenance
-from selector.profiler.cells import Cell, PrefillCell
+from selector.profiler.cells import Cell, InterruptionCell, PrefillCell
 from selector.profiler.checks import spread_frac
 from selector.profiler.provenance import measured_provenance
 
@@ -84,6 +85,30 @@ def lone_pass(cells: Sequence[Cell], arm: str, key: str, provenance: dict[str, P
         provenance=key,
         repeats=len(same),
     )
+
+
+def resumption(
+    cells: Sequence[Cell], arm: str, alone: PrefillPass, key: str, provenance: dict[str, Provenance]
+) -> dict[str, Any]:
+    """Fields of the pass: how long running requests wait beyond it; none where no prompt of its length was measured.
+
+    A pass that delays them by less than it takes alone, since it overlaps with their steps, leaves nothing to resume.
+    """
+    same = [
+        cell
+        for cell in cells
+        if isinstance(cell, InterruptionCell) and cell.arm == arm and cell.prompt_tokens == alone.prompt_tokens
+    ]
+    if not same:
+        return {}
+    running = ", ".join(str(count) for count in sorted({cell.running for cell in same}))
+    stall_ms = fmean(cell.stall_ms for cell in same)
+    provenance[key] = measured_provenance(
+        same[0].origin,
+        f"a lone prompt of {alone.prompt_tokens} tokens put the next step of {running} running requests off by "
+        f"{stall_ms:.2f} ms ({sum(cell.prompts for cell in same)} prompts), less the pass alone",
+    )
+    return {"resume_ms": round(max(0.0, stall_ms - alone.ms), 3), "resume_provenance": key}
 
 
 def _metered(cells: Sequence[Cell], arm: str, *, alone: bool) -> list[PrefillCell]:

@@ -72,6 +72,9 @@ class _DeadlineError(Exception):
 class Sweep:
     """One run of a sweep. `stop_after_s` counts from `began_s` on the clock, from construction by default."""
 
+    ending = False
+    """Set by whoever cancels the run, so that what breaks from then on is not taken for a failed step."""
+
     def __init__(
         self,
         config: SweepConfig,
@@ -137,6 +140,7 @@ class Sweep:
                 finally:
                     await self._restore(server, launch.arm)
         except UpstreamError as failed:
+            self._end_if_asked()
             self._fail(f"server of {launch.arm.name}", str(failed), origin)
             self._forget(launch)
 
@@ -155,6 +159,7 @@ class Sweep:
             async with asyncio.timeout(limit_s):
                 cell = await measure(step, self._config, self._bench, on, origin)
         except TimeoutError:
+            self._end_if_asked()
             self._done(step)
             self._fail(describe(step), f"took longer than {limit_s:g} s", origin)
             if on is not None:
@@ -162,6 +167,7 @@ class Sweep:
                     await on.server.client.abort_all()
             return
         except (MeterError, UpstreamError) as refused:
+            self._end_if_asked()
             if isinstance(refused, UpstreamError) and not (on and await on.server.client.healthy()):
                 raise
             self._done(step)
@@ -172,6 +178,13 @@ class Sweep:
         self._measured += 1
         self._done(step)
         self._observer.measured(cell, self._left_s())
+
+    def _end_if_asked(self) -> None:
+        """Goes on with a cancellation that turned into a failure on its way: requests that were being made may report
+        that they broke. A task's own count of cancellations does not tell, since a failed task group may leave one.
+        """
+        if self.ending:
+            raise asyncio.CancelledError
 
     def _require(self, seconds: float) -> None:
         if self._deadline_s is not None and self._bench.clock.now() + seconds > self._deadline_s:
@@ -243,13 +256,21 @@ def _count(launches: Sequence[Launch]) -> int:
 def run_sweep(sweep: Sweep) -> SweepResult:
     """Runs a sweep to its end on an event loop of its own.
 
-    SIGTERM ends it as Ctrl-C does, with `KeyboardInterrupt`: the server is stopped, and what was measured is on disk.
+    SIGTERM and Ctrl-C end it with `KeyboardInterrupt`: the server is stopped, and what was measured is on disk.
+    Only the first counts, so that another does not interrupt the stopping of the server.
     """
 
     async def stoppable() -> SweepResult:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+        def end() -> None:
+            if not sweep.ending:
+                sweep.ending = True
+                task.cancel()
+
+        for wanted in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(wanted, end)
         return await sweep.run()
 
     try:

@@ -134,6 +134,36 @@ async def test_an_end_token_is_counted_and_has_no_text() -> None:
     assert len(native["text"].split()) == len(native["output_ids"]) - 1 == usage["usage"]["completion_tokens"] - 1
 
 
+async def test_a_batch_of_prompts_is_answered_as_a_list_and_runs_together() -> None:
+    server = Server("none")
+    batch = generate(50) | {"text": ["one", "two", "three"], "rid": "b"}
+    answers = (await server.call(GENERATE, batch)).json()
+    assert [answer["meta_info"]["id"] for answer in answers] == ["b_0", "b_1", "b_2"]
+    assert [answer["meta_info"]["completion_tokens"] for answer in answers] == [50, 50, 50]
+    steps, request_steps, *_ = (await server.call("/v1/loads")).json()["loads"][0]["decode_moments"]
+    assert steps < 60 and request_steps == 3 * 49
+    assert len((await server.call(GENERATE, generate(2) | {"text": None, "input_ids": [[5, 6]]})).json()) == 1
+
+
+async def test_lengths_of_a_batch_may_differ_and_must_fit_its_prompts() -> None:
+    server = Server("none")
+    each = [{"max_new_tokens": tokens, "ignore_eos": True} for tokens in (2, 9)]
+    answers = (await server.call(GENERATE, {"text": ["a", "b"], "sampling_params": each, "rid": ["x", "y"]})).json()
+    assert [(one["meta_info"]["id"], one["meta_info"]["completion_tokens"]) for one in answers] == [("x", 2), ("y", 9)]
+    for bad in ({"rid": ["x"]}, {"sampling_params": each[:1]}):
+        refused = await server.call(GENERATE, generate(2) | {"text": ["a", "b"]} | bad)
+        assert refused.status == 400, bad
+    streamed = await server.call(GENERATE, generate(2) | {"text": ["a", "b"], "stream": True})
+    assert "one prompt per request" in streamed.body.decode()
+
+
+async def test_a_batch_that_does_not_fit_the_queue_leaves_nothing_behind() -> None:
+    server = Server("none", queue=1, max_running_requests=1)
+    assert (await server.call(GENERATE, generate(5) | {"text": ["a", "b", "c", "d"]})).status == 503
+    await server.clock.play()
+    assert (server.engine.running, server.engine.waiting) == (0, 0)
+
+
 async def test_speculation_counts_agree_with_the_tokens() -> None:
     answer = await Server().call(CHAT, streamed(120, return_spec_tokens_details=True))
     *_, extension, usage = answer.events()

@@ -72,6 +72,14 @@ def test_a_target_without_drafts_still_has_what_needs_none(models: Path) -> None
     assert "fa3" not in config.server.flags
 
 
+def test_patterns_choose_arms_in_their_order_and_may_fit_none(models: Path) -> None:
+    wanted = "none,ngram-8,dspark-*[0-9],mtp-k1*,eagle3-k[13]*"
+    (models / "c.toml").write_text(run("Qwen3-14B", "--models", models, "--arms", wanted).stdout)
+    config = load_config(models / "c.toml")
+    assert [arm.name for arm in config.arms] == ["none", "ngram-8", "dspark-8", "eagle3-k1", "eagle3-k3"]
+    assert config.drift is None and config.prefill is not None and config.prefill.among_running == 7
+
+
 def test_what_is_not_there_is_refused(models: Path) -> None:
     assert "has no Llama/config.json" in run("Llama", "--models", models).stderr
     assert "no arm dspark-9" in run("Qwen3-14B", "--models", models, "--arms", "none,dspark-9").stderr

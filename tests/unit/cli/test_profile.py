@@ -225,7 +225,8 @@ def test_accept_lengths_are_shown_and_joined(tmp_path: Path, capsys: pytest.Capt
 
 
 SERVER = """\
-import http.server, json, pathlib, sys, threading
+import http.server, json, os, sys, threading
+told = threading.Lock()
 class Answer(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_): pass
     def do_GET(self):
@@ -235,7 +236,9 @@ class Answer(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         length = int(self.headers["content-length"]); asked = json.loads(self.rfile.read(length))
         if self.path == "/v1/chat/completions":
-            pathlib.Path(PIDS).write_text(str(__import__("os").getpid()))
+            if told.acquire(blocking=False):  # once: another thread, killed as it opened the file, would leave it empty
+                with open(PIDS, "w") as file:
+                    file.write(str(os.getpid()))
             threading.Event().wait()
         body = json.dumps([{"meta_info": {"completion_tokens": 64}}]).encode()
         self.send_response(200); self.send_header("content-length", str(len(body))); self.end_headers()

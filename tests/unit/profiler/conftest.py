@@ -16,8 +16,8 @@ from aiohttp import web
 from selector.profiler.client import SglangClient
 from selector.profiler.config import SweepArm
 from selector.profiler.energy import BoardState, ThrottleReason
-from selector.profiler.load import Rig
 from selector.profiler.meter import EnergyMeter
+from selector.profiler.rig import Rig
 from selector.profiler.server import RunningServer
 
 TICK_S = 0.01

@@ -21,6 +21,7 @@ from selector.profiler.cells import (
     DecodeRepeat,
     FailedStep,
     IdleCell,
+    InterruptionCell,
     Metered,
     Origin,
     PrefillCell,
@@ -348,6 +349,31 @@ def test_prefill_of_an_arm_that_was_not_measured_again_stays() -> None:
     again, _ = assemble(CONFIG, [*sweep(), prefill("eagle3-k2", 128, 18.0, 8.0, alone=True)], base(arms=arms))
     renewed = again.arms["eagle3-k2"].prefill_pass
     assert renewed is not None and (renewed.ms, renewed.resume_ms, renewed.resume_provenance) == (18.0, 5, "paper")
+
+
+def test_the_time_to_resume_is_the_stall_less_the_pass_alone() -> None:
+    def interrupted(arm: str, stall_ms: float, tokens: int = 128) -> InterruptionCell:
+        return InterruptionCell(
+            arm=arm, running=7, prompt_tokens=tokens, prompts=50, stall_ms=stall_ms, step_ms=5.8, window_s=5.2,
+            origin=ORIGIN,
+        )  # fmt: skip
+
+    added = [
+        prefill("eagle3-k2", 128, 18.0, 8.0, alone=True),
+        prefill("none", 128, 14.0, 6.0, alone=True),
+        interrupted("eagle3-k2", 22.0),
+        interrupted("eagle3-k2", 23.0),
+        interrupted("none", 13.0),
+    ]
+    profile, _ = assemble(CONFIG, [*sweep(), *added], base())
+    drafting, plain = (profile.arms[name].prefill_pass for name in ("eagle3-k2", "none"))
+    assert drafting is not None and drafting.resume_ms == 4.5
+    source = profile.provenance[str(drafting.resume_provenance)]
+    assert source.kind == "measured" and "22.50 ms (100 prompts)" in str(source.note)
+    assert plain is not None and plain.resume_ms == 0.0 and plain.resume_provenance is not None
+    other = [prefill("none", 128, 14.0, 6.0, alone=True), interrupted("none", 30.0, tokens=512)]
+    untold = assemble(CONFIG, [*sweep(), *other], base())[0].arms["none"].prefill_pass
+    assert untold is not None and untold.resume_provenance is None
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from selector.errors import MeterError, UpstreamError
-from selector.profiler.load import Shape, measure_decode
+from selector.profiler.load import measure_decode
 from selector.profiler.prefill import measure_idle, measure_lone_prefill, measure_prefill
+from selector.profiler.rig import Shape
 
 WINDOW_S = 5.5
 

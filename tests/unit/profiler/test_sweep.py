@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from collections import Counter
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from selector.errors import InputError
-from selector.profiler.cells import DecodeCell, FailedStep, IdleCell, PrefillCell, read_cells
+from selector.errors import InputError, MeterError, UpstreamError
+from selector.profiler import sweep
+from selector.profiler.cells import (
+    DecodeCell,
+    FailedStep,
+    IdleCell,
+    InterruptionCell,
+    Origin,
+    PrefillCell,
+    read_cells,
+)
 from selector.profiler.config import SweepConfig
 from selector.profiler.energy import ThrottleReason
 from selector.profiler.measure import Bench
 from selector.profiler.nvml import GpuFacts
+from selector.profiler.plan import InterruptionStep, Pace, left_to_do, plan
 from selector.profiler.sweep import Sweep, SweepResult
 
 FACTS = GpuFacts(name="NVIDIA H200", driver="580.1", power_limit_w=700.0)
@@ -124,6 +138,83 @@ async def test_a_sweep_measures_everything_in_order(run, tmp_path, launcher) -> 
     assert eagle.origin.argv == ("sglang", "eagle3-k2")
     assert eagle.origin.engine == "sglang 0.5.17"
     assert (eagle.origin.gpu, eagle.origin.driver, eagle.origin.weights) == ("NVIDIA H200", "580.1", "dummy")
+
+
+def test_prompts_among_running_requests_are_planned_once_an_arm_and_not_again() -> None:
+    settings = {"prompt_tokens": [1024], "alone_tokens": 128, "among_running": 7}
+    everything = plan(config(prefill=settings, drift=None), metered=False)
+    asked = [step for launch in everything for step in launch.steps if isinstance(step, InterruptionStep)]
+    assert asked == [InterruptionStep(arm, 7, 128) for arm in ("none", "eagle3-k2", "ngram-8")]
+    origin = Origin(host="h", weights="dummy", date="2026-01-01T00:00:00+00:00")
+    cell = InterruptionCell(
+        arm="eagle3-k2",
+        running=7,
+        prompt_tokens=128,
+        prompts=9,
+        stall_ms=20.0,
+        step_ms=6.0,
+        window_s=5.2,
+        origin=origin,
+    )
+    left = [step for launch in left_to_do(everything, [cell]) for step in launch.steps if step in asked]
+    assert left == [asked[0], asked[2]]
+    with pytest.raises(ValidationError, match="among_running needs alone_tokens"):
+        config(prefill=settings | {"alone_tokens": None})
+
+
+def test_servers_that_run_take_no_time_to_launch_whatever_others_took() -> None:
+    origin = Origin(host="h", weights="dummy", date="2026-01-01T00:00:00+00:00", launch_s=90.0)
+    cell = PrefillCell(
+        arm="none", prompt_tokens=9, prompts_at_once=1, prompts=1, ms=1.0, j=1.0, energy=None, origin=origin
+    )
+    started = config()
+    arms = [arm.model_dump() | {"url": "http://127.0.0.1:1"} for arm in started.arms]
+    assert Pace(started, [cell]).launch_s() > 90.0
+    assert Pace(config(arms=arms), [cell]).launch_s() < 10.0
+
+
+async def test_an_end_that_breaks_requests_on_their_way_is_no_failed_step(run, tmp_path, monkeypatch) -> None:
+    waits = asyncio.Event()
+
+    async def broken(*_: object) -> None:
+        if waits.is_set():
+            raise MeterError("the sweep went on")
+        waits.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise UpstreamError("/generate failed (connection reset)") from None
+
+    monkeypatch.setattr(sweep, "measure", broken)
+    running = asyncio.create_task(run(config()))
+    await waits.wait()
+    monkeypatch.setattr(sweep.Sweep, "ending", True)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert read_cells(tmp_path / "cells.jsonl") == []
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_leaves_the_stopping_of_the_server_alone(first: signal.Signals) -> None:
+    stopped = []
+
+    class Stopping:
+        ending = False
+
+        async def run(self) -> None:
+            os.kill(os.getpid(), first)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                for _ in range(10):  # turns of the loop in which the signal arrives
+                    await asyncio.sleep(0)
+                stopped.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run_sweep(Stopping())
+    assert stopped
 
 
 @pytest.mark.parametrize("after", [1, 3, 7])

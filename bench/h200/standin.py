@@ -1,0 +1,52 @@
+"""Stands in for SGLang's launcher on a machine without a GPU: an emulated server in its place, for trying campaigns.
+
+    python bench/h200/standin.py -m sglang.launch_server --port 30000 [--speculative-algorithm …]
+
+The arm is the one of the default profile that the flags ask for, by algorithm and drafted tokens; one that the profile
+lacks gets the costs of the next of its algorithm, or of `none`; DSpark in compact mode those that bench/ assumes at
+smaller budgets. Nothing that is measured on it means anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from _assumed_budgets import COMPACT, with_assumed_budgets
+
+from selector.files.profile import NO_DRAFTER, Profile, load_profile, write_profile
+
+PROFILE = "h200__qwen3-8b"
+
+
+def main() -> None:
+    """Becomes `drafter-selector emulate`."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--port", required=True)
+    parser.add_argument("--context-length", default="8192")
+    parser.add_argument("--speculative-algorithm", default="none")
+    parser.add_argument("--speculative-num-draft-tokens", type=int)
+    asked, _ = parser.parse_known_args()
+    arm = nearest(load_profile(PROFILE), asked.speculative_algorithm, asked.speculative_num_draft_tokens)
+    profile = PROFILE
+    if os.environ.get("SGLANG_RAGGED_VERIFY_MODE") == "compact":
+        arm, profile = COMPACT, str(Path("standin-compact.json").resolve())
+        write_profile(with_assumed_budgets(load_profile(PROFILE), 1.0), Path(profile))
+    words = ["--profile", profile, "--arm", arm, "--port", asked.port, "--context-length", asked.context_length]
+    os.execv(sys.executable, [sys.executable, "-m", "selector", "emulate", *words])
+
+
+def nearest(profile: Profile, algorithm: str, verify_tokens: int | None) -> str:
+    """The arm of the algorithm whose width is nearest, `none` without one."""
+    arms = {name: arm for name, arm in profile.arms.items() if arm.algorithm == algorithm}
+    if not arms:
+        return NO_DRAFTER
+    return min(arms, key=lambda name: abs(arms[name].verify_tokens - (verify_tokens or arms[name].verify_tokens)))
+
+
+if __name__ == "__main__":
+    main()

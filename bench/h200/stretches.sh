@@ -1,0 +1,106 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154
+# Sourced by campaign.sh: what a stretch does, in the order of what a second of it is worth.
+#
+# Seconds are expected, not measured: a launch of one server 60-90, of four at once 90-165, a live cell its arrivals and
+# 17 more, a decode cell 7 a repeat. Servers that start on a host slow the prefills of live cells on it, so nothing is
+# launched while live cells run.
+
+# The router in front of real servers, and what can be measured on servers that are up.
+#   one GPU, 1,620 s:  up 165, 48 running 170 (2 and 16 are there), router-cost 85, three-on-one 16 cells of 57, of which the
+#                      last may wait for on_held 260
+#   two GPUs, 1,750 s: the same, with dflash-16 and ngram-8 beside it (430), and at the end two-gpus, 5 cells of 62
+stretch_live() {
+  raise one-server four-on-one
+  if two_gpus; then raise one-server-second four-on-second; fi
+  hold one-server four-on-one || return 0
+  if ! two_gpus; then
+    first_gpu 5
+    return
+  fi
+  hold one-server-second four-on-second || return 0
+  first_gpu 330 &
+  local first=$!
+  on_held second 1 330
+  live one-server-second 330
+  wait "$first"
+  live two-gpus 5
+}
+
+first_gpu() { # first_gpu RESERVE_S
+  live one-server "$1"
+  live router-cost "$1"
+  live three-on-one $(($1 + 260))
+  live three-on-one $(($1 + 260))
+  on_held first 0 "$1"
+  live three-on-one "$1"
+}
+
+# Depths and verify budgets chosen inside one engine.
+#   one GPU, 1,500 s:  depth-fixed up 165, its 8 cells of 47 of the ramp; depth-adaptive up 150, its 6 cells; compact 420
+#   two GPUs, 1,050 s: both fleets at once; compact on one, what the sweep of Qwen3-8B lacks on the other
+stretch_engine() {
+  if two_gpus; then
+    sed -i -e 's/host0:0/host0:1/' -e "s/:${DRY_FIRST:-3000}/:${DRY_SECOND:-3100}/" \
+      "$work/repo/bench/live/fleets/depth-adaptive.toml"
+    raise ramp depth-fixed
+    raise ramp depth-adaptive
+    hold ramp depth-fixed || return 0
+    hold ramp depth-adaptive || return 0
+    live ramp 500 depth-fixed &
+    local first=$!
+    live ramp 500 depth-adaptive
+    wait "$first"
+    release depth-fixed
+    release depth-adaptive
+    sweep qwen3-8b "$work/repo/bench/h200/qwen3-8b.toml" 1 5 &
+    local second=$!
+    stretch_compact
+    wait "$second"
+    return
+  fi
+  for fleet in depth-fixed depth-adaptive; do
+    raise ramp "$fleet"
+    hold ramp "$fleet" || return 0
+    live ramp 440 "$fleet"
+    release "$fleet"
+  done
+  stretch_compact
+}
+
+# DSpark's verify budget alone, 420 s.
+stretch_compact() { sweep compact "$work/repo/bench/h200/dspark-compact.toml" 0 5; }
+
+# What the sweep of Qwen3-8B lacks (730 s), then other targets with a reduced grid: a launch and 75 s an arm, 500 s a target
+# with three arms; the other drafters of each in a second round. With two GPUs each takes every other target.
+stretch_models() {
+  local config="$work/repo/bench/h200/qwen3-8b.toml"
+  if ! two_gpus; then
+    sweep qwen3-8b "$config" 0 5
+    models 0 "${TARGETS[@]}"
+    return
+  fi
+  {
+    sweep qwen3-8b "$config" 0 5
+    models 0 Qwen3-Coder-30B-A3B gemma-4-31B-it Qwen3.6-35B-A3B JoyAI-LLM-Flash gemma-4-12B-it
+  } &
+  local first=$!
+  models 1 Qwen3-14B Qwen3.6-27B GLM-4.7-Flash gemma-4-26B-A4B Qwen3-4B
+  wait "$first"
+}
+
+TARGETS=(
+  Qwen3-14B Qwen3-Coder-30B-A3B Qwen3.6-27B gemma-4-31B-it GLM-4.7-Flash Qwen3.6-35B-A3B gemma-4-26B-A4B JoyAI-LLM-Flash
+  Qwen3-4B gemma-4-12B-it
+)
+
+models() { # models GPU TARGET …: none, a block drafter and one that drafts token by token, then one of each kind
+  local gpu=$1 target arms
+  shift
+  for arms in "none,dspark-*[0-9],eagle3-k3*,mtp-k1*" "none,dspark-*[0-9],eagle3-k3*,mtp-k1*,dflash-16*,ngram-8"; do
+    for target in "$@"; do
+      (($(left 5) > 120)) || return 0
+      model "$target" "$arms" "$gpu" 5
+    done
+  done
+}
