@@ -18,6 +18,9 @@ than it costs:
 
 The prices are found by cutting planes: the split that earns most, by dynamic programming over the backends, becomes a
 constraint of a small linear program.
+
+Where N changes slowly against the time of an answer, the load is a sequence of steady ones: the left side above is then
+its mean over the times that N has each value. Prices, and with them the mix, are those of the whole.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import linprog
 
 from selector.core.acceptance import AcceptancePrior
@@ -59,18 +63,22 @@ def steady_j_per_accepted_token(
     acceptance: Mapping[tuple[str, str], AcceptancePrior],
     requests: Sequence[SimulatedRequest],
     *,
-    in_system: int,
+    in_system: int | Mapping[int, float],
     tbt_target_ms: float | None = None,
+    any_arms_on_gpus: int | None = None,
 ) -> float:
     """No stationary allocation of `in_system` requests like these does better; their arrival times do not count.
 
-    With a target, only allocations count in which the mean request of each type is within it; infinite without any.
-    Means over accept lengths are used, so a run has to be long for this to hold.
+    `in_system` may give several numbers with the share of the time of each. With a target, only allocations count in
+    which the mean request of each type is within it; infinite without any. Means over accept lengths are used, so a
+    run has to be long for this to hold. With `any_arms_on_gpus` the fleet is so many GPUs, each of which may run the
+    backend of any of `specs`, and another at any time: no fleet of so many of them does better.
 
     Raises `DomainError` without requests, for less than one in the system, for requests that a backend's context does
-    not hold, and for backends that share a GPU.
+    not hold, and for backends that share a GPU, or that have several where any may run.
     """
-    if not requests or in_system < 1:
+    time_at = {in_system: 1.0} if isinstance(in_system, int) else in_system
+    if not requests or min(time_at, default=0) < 1:
         raise DomainError(f"no steady load has {len(requests)} requests, {in_system} of them in the system")
     longest = max(request.trace.prompt_tokens + request.trace.output_tokens for request in requests)
     least = min(request.trace.prompt_tokens for request in requests)
@@ -79,6 +87,8 @@ def steady_j_per_accepted_token(
     gpus = [gpu for spec in specs for gpu in spec.gpus]
     if len(set(gpus)) < len(gpus):
         raise DomainError("a steady load is bounded only where every backend has its own GPUs")
+    if any_arms_on_gpus is not None and len(gpus) > len(specs):
+        raise DomainError("any arm on any GPU is bounded only where every backend has one GPU")
     tables = {id(spec.cost.prefill): PrefillTable(spec.cost.prefill, longest) for spec in specs}
     boards = Boards(specs, tables)
     names = sorted({request.text_type for request in requests})
@@ -88,9 +98,13 @@ def steady_j_per_accepted_token(
         priors = [acceptance.get((spec.name, name)) for name in names]
         kind = kind_of(specs, [number], boards, (float(least), float(longest)))
         prefill = PrefillBound(boards, number, tables[id(spec.cost.prefill)])
-        servers.append(_Server(kind, types, priors, prefill, in_system, tbt_target_ms))
-    search = _Search(servers, types, sum(boards.idle_w.values()), in_system)
-    return search.least_j() / sum(each.share * each.tokens for each in types)
+        servers.append(_Server(kind, types, priors, prefill, max(time_at), tbt_target_ms))
+    idle_w = sum(boards.idle_w.values())
+    places: list[_Server] | list[_AnyOf] = servers
+    if any_arms_on_gpus is not None:
+        places = [_AnyOf(servers)] * any_arms_on_gpus
+        idle_w = any_arms_on_gpus * min(boards.idle_w.values())
+    return _Search(places, types, idle_w, time_at).least_j() / sum(each.share * each.tokens for each in types)
 
 
 def _type_of(requests: Sequence[SimulatedRequest], all_requests: int) -> _Type:
@@ -147,10 +161,16 @@ class _Server:
         found[len(lowest) + 1 :] = lowest[-1]  # the rest waits for a place
         return found
 
-    def best_type(self, there: int, prices_j: FloatArray) -> tuple[int, int]:
-        """The type that earns most with so many there, at least 1, and the index of their batch."""
-        batch = min(there, self.answer_j.shape[1]) - 1
-        return int(np.argmin(self._each_w(prices_j)[:, batch])), batch
+    def best(self, prices_j: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The type that earns most with 0 … N requests there: (its number, W beyond idle power, answers per second)."""
+        kinds = np.argmin(self._each_w(prices_j), axis=0)
+        batches = np.arange(len(kinds))
+        answer_s = self.answer_s[kinds, batches]
+        power_w = self.answer_j[kinds, batches] / answer_s
+        pad = 0, self._in_system - len(kinds)
+        found = [np.pad(each, pad, mode="edge") for each in (kinds, power_w, 1.0 / answer_s)]
+        none, nothing_w, no_answers = (np.concatenate([[0.0], each]) for each in found)
+        return none, nothing_w, no_answers
 
     def _each_w(self, prices_j: FloatArray) -> FloatArray:
         net: FloatArray = (self.answer_j - prices_j[:, None]) / self.answer_s
@@ -158,14 +178,40 @@ class _Server:
         return net
 
 
+class _AnyOf:
+    """A GPU that may run any of several backends, another one whenever another number of requests is there."""
+
+    def __init__(self, servers: Sequence[_Server]) -> None:
+        self._servers = servers
+
+    def costs_w(self, prices_j: FloatArray) -> FloatArray:
+        """As `_Server.costs_w`, of whichever is best."""
+        found: FloatArray = np.min([server.costs_w(prices_j) for server in self._servers], axis=0)
+        return found
+
+    def best(self, prices_j: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """As `_Server.best`, of whichever is best."""
+        chosen = np.argmin([server.costs_w(prices_j) for server in self._servers], axis=0)
+        each = np.array([server.best(prices_j) for server in self._servers])
+        kinds, power_w, answers = each[chosen, :, np.arange(len(chosen))].T
+        return kinds, power_w, answers
+
+
 class _Search:
     """Cutting planes over the prices."""
 
-    def __init__(self, servers: Sequence[_Server], types: Sequence[_Type], idle_w: float, in_system: int) -> None:
+    def __init__(
+        self,
+        servers: Sequence[_Server | _AnyOf],
+        types: Sequence[_Type],
+        idle_w: float,
+        time_at: Mapping[int, float],
+    ) -> None:
         self._servers = servers
         self._idle_w = idle_w
-        self._in_system = in_system
         self._share = np.array([each.share for each in types])
+        self._in_system = np.array(list(time_at))
+        self._time = np.array(list(time_at.values())) / sum(time_at.values())
 
     def least_j(self) -> float:
         """Energy per request at least."""
@@ -173,7 +219,7 @@ class _Search:
         powers: list[float] = []
         best = 0.0
         prices_j = np.zeros(len(self._share))
-        if self._lowest(prices_j)[0] == np.inf:
+        if self._lowest_w(prices_j)[0] == np.inf:
             return inf
         for _ in range(_MOST_CUTS):
             value_j = float(self._share @ prices_j)
@@ -190,20 +236,23 @@ class _Search:
 
     def _allowed(self, prices_j: FloatArray) -> float:
         """The largest share of the prices under which no allocation earns more than it costs."""
-        if self._lowest(prices_j)[0] >= 0.0:
+        if self._lowest_w(prices_j)[0] >= 0.0:
             return 1.0
         low, high = 0.0, 1.0
         for _ in range(_BISECTIONS):
             middle = 0.5 * (low + high)
-            if self._lowest(middle * prices_j)[0] >= 0.0:
+            if self._lowest_w(middle * prices_j)[0] >= 0.0:
                 low = middle
             else:
                 high = middle
         return low
 
-    def _lowest(self, prices_j: FloatArray) -> tuple[float, list[int]]:
-        """Over all splits, the least power less earnings, and how many requests are on each backend then."""
-        size = self._in_system + 1
+    def _lowest_w(self, prices_j: FloatArray) -> tuple[float, list[npt.NDArray[np.int64]]]:
+        """The least power less earnings in the mean over the time, and how many requests each backend gets then.
+
+        The latter as a table for each backend, over the requests that it and those before it share.
+        """
+        size = int(self._in_system.max()) + 1
         index = np.arange(size)
         before = index[:, None] - index[None, :]
         totals = np.full(size, np.inf)
@@ -213,18 +262,17 @@ class _Search:
             table = np.where(before >= 0, totals[np.maximum(before, 0)] + server.costs_w(prices_j)[None, :], np.inf)
             choices.append(np.argmin(table, axis=1))
             totals = table[index, choices[-1]]
-        left, there = self._in_system, []
-        for chosen in reversed(choices):
-            there.append(int(chosen[left]))
-            left -= there[-1]
-        return float(totals[-1]), there[::-1]
+        return float(self._time @ totals[self._in_system]), choices
 
     def _worst_state(self, prices_j: FloatArray) -> tuple[float, FloatArray]:
-        """(power in W, answers per second of each type) of the allocation that earns most beyond its cost."""
+        """(power in W, answers per second of each type) of the allocations that earn most beyond their cost."""
         power_w, answers = self._idle_w, np.zeros(len(self._share))
-        for server, there in zip(self._servers, self._lowest(prices_j)[1], strict=True):
-            if there > 0:
-                kind, batch = server.best_type(there, prices_j)
-                power_w += float(server.answer_j[kind, batch] / server.answer_s[kind, batch])
-                answers[kind] += 1.0 / server.answer_s[kind, batch]
+        left = self._in_system
+        choices = self._lowest_w(prices_j)[1]
+        for server, chosen in zip(reversed(self._servers), reversed(choices), strict=True):
+            there = chosen[left]
+            left = left - there
+            kinds, powers_w, rates = server.best(prices_j)
+            power_w += float(self._time @ powers_w[there])
+            np.add.at(answers, kinds[there].astype(np.int64), self._time * rates[there])
         return power_w, answers
