@@ -12,7 +12,8 @@ Parts
     shared   one GPU with three co-located arms whose text changes from code to Romansh to conversation
 
 A cell's requests are the same for every policy (the same seeds), and so is what each of them would be accepted on an
-arm. The profile's costs and accept lengths are taken as the truth.
+arm. The profile's costs and accept lengths are taken as the truth. Beside the runs a row has what no policy can beat
+(_planner_bound.py). An arm with one backend is run with `static` alone: `pack` does the same there.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ import argparse
 import json
 import os
 import platform
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 
+from _planner_bound import ramp_bound, steady_bound, trace_bound
 from _planner_cells import (
     ARMS,
     CLIENTS,
@@ -49,7 +52,7 @@ from selector.errors import TraceError
 from selector.files.fleet import LoadedFleet
 from selector.files.trace import TraceRequest, load_trace, scaled, with_text_types
 from selector.simulator.arrivals import ClosedLoop, Load, OpenLoop
-from selector.simulator.fleetplan import FleetLimits, plan_fleet
+from selector.simulator.fleetplan import FleetLimits, FleetOption, plan_fleet
 from selector.simulator.report import PolicyResult
 from selector.simulator.run import SimulatedRequest, Window
 from selector.simulator.trial import simulate_policy
@@ -112,61 +115,73 @@ def made_up(mix: Mapping[str, float], target_ms: float | None, count: int, seed:
 
 def fixed_choices(arms: Sequence[str]) -> list[str]:
     """What a fleet of several arms can be run with besides `min_energy`."""
-    arms = list(dict.fromkeys(arms))
-    named = [f"{policy}:{arm}" for arm in arms for policy in ("static", "pack")]
-    return [*named, "affinity", "batch_threshold", "goodput", "greedy_energy"]
+    counts = Counter(arms)
+    packed = [f"pack:{arm}" for arm, count in counts.items() if count > 1]
+    return [*(f"static:{arm}" for arm in counts), *packed, "affinity", "batch_threshold", "goodput", "greedy_energy"]
 
 
 def run_cell(cell: Cell, traces: Path) -> dict[str, object]:
     """All runs of a cell."""
     results: dict[str, dict[str, object]] = {}
+    bounds: dict[str, float | None] = {}
 
-    def run(name: str, fleet: LoadedFleet, policy: str, load: Load, window: Window, until_s: float) -> None:
+    def run(name: str, fleet: LoadedFleet, policy: str, load: Load, window: Window, until_s: float) -> PolicyResult:
         result = simulate_policy(fleet, load, policy, seed=cell.seed, window=window, until_s=until_s)
         results[name] = short(result)
+        return result
 
-    def same_fleet(fleet: LoadedFleet, load: Load, window: Window, until_s: float) -> None:
-        arms = [backend.arm for backend in fleet.fleet.backends]
-        for policy in [*fixed_choices(arms), "min_energy"]:
+    def same_fleet(fleet: LoadedFleet, load: Load, window: Window, until_s: float) -> PolicyResult:
+        for policy in fixed_choices([backend.arm for backend in fleet.fleet.backends]):
             run(policy, fleet, policy, load, window, until_s)
+        return run("min_energy", fleet, "min_energy", load, window, until_s)
 
     def single_arms(gpus: int, load: Load, window: Window, until_s: float) -> None:
         for arm in ARMS:
             for policy in ("static", "pack"):
                 run(f"all {policy}:{arm}", fleet_of([arm] * gpus), f"{policy}:{arm}", load, window, until_s)
 
-    def planned(load: Load, window: Window, until_s: float) -> dict[str, object]:
+    def planned(load: Load, window: Window, until_s: float) -> FleetOption:
         limits = FleetLimits(max_context_tokens=MOST_CONTEXT_TOKENS)
         choice = plan_fleet(
             PROFILE, profile(), load, cell.gpus, limits=limits, window=window, until_s=until_s, seed=cell.seed
         )
         assert choice.best.result is not None
         results["planned min_energy"] = short(choice.best.result)
-        return {"fleet": choice.best.in_words, "runner_up": choice.runner_up.in_words if choice.runner_up else None}
+        row["plan"] = {
+            "fleet": choice.best.in_words,
+            "runner_up": choice.runner_up.in_words if choice.runner_up else None,
+        }
+        return choice.best
 
-    row: dict[str, object] = {**asdict(cell), "results": results}
+    row: dict[str, object] = {**asdict(cell), "results": results, "bounds": bounds}
     if cell.part == "steady":
         clients = int(cell.load)
         measured_s = 200.0 if clients < 16 else 60.0
         load = ClosedLoop(made_up(MIXES[cell.mix], cell.target_ms, 40_000, cell.seed), [(0.0, 1), (10.0, clients)])
         warm_s = 120.0 if clients < 64 else 60.0
         window = Window(from_s=warm_s, to_s=warm_s + measured_s)
-        same_fleet(fleet_of(FLEETS[cell.gpus]), load, window, window.to_s + 30.0)
+        fleet = fleet_of(FLEETS[cell.gpus])
+        same_fleet(fleet, load, window, window.to_s + 30.0)
+        bounds["min_energy"] = steady_bound(fleet, load.requests, clients)
     elif cell.part == "ramp":
         load = ClosedLoop(
             made_up(MIXES[cell.mix], cell.target_ms, 40_000, cell.seed), [(0.0, 1), (150.0, 256), (300.0, 1)]
         )
         window = Window(from_s=0.0, to_s=300.0)
         single_arms(cell.gpus, load, window, 400.0)
-        row["plan"] = planned(load, window, 400.0)
+        planned(load, window, 400.0)
+        bounds["planned min_energy"] = ramp_bound(cell.gpus, load.requests, dict.fromkeys(range(1, 257), 1.0))
     elif cell.part == "trace":
         name, _, fill = cell.load.rpartition(" ")
         fleet = fleet_of(FLEETS[cell.gpus])
         open_load, row["requests_per_s"] = recorded(fleet, traces, name, float(fill), cell)
         window = Window()
-        same_fleet(fleet, open_load, window, float("inf"))
+        ours = same_fleet(fleet, open_load, window, float("inf"))
+        bounds["min_energy"] = trace_bound(fleet, open_load.requests, ours, cell.seed)
         single_arms(cell.gpus, open_load, window, float("inf"))
-        row["plan"] = planned(open_load, window, float("inf"))
+        best = planned(open_load, window, float("inf"))
+        assert best.result is not None
+        bounds["planned min_energy"] = trace_bound(fleet_of(best.arms), open_load.requests, best.result, cell.seed)
     else:
         third = [made_up({text: 1.0}, None, 1_500, cell.seed) for text in ("code", "romansh", "conversation")]
         changing = [request for part in third for request in part]

@@ -10,7 +10,7 @@ simulated before one is named. The search changes one backend's arm at a time, f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from selector.core.planner import Plan, Planner
 from selector.files.fleet import Backend, Fleet, LoadedFleet
@@ -22,6 +22,8 @@ from selector.simulator.run import WHOLE_RUN, Window
 from selector.simulator.trial import simulate_policy
 
 _NEGLIGIBLE = 1e-9
+_ABOUT_AS_SHORT_FRAC = 0.01
+"""Attainments that differ by less are not told apart."""
 TTFT_P99_MS = 2_000.0
 """A fleet that lets requests wait longer than this is too small, however well it serves those that got in."""
 
@@ -42,8 +44,10 @@ class FleetOption:
     arms: tuple[str, ...]
     """The arm of each backend, sorted."""
     expected_j_per_accepted_token: float
-    """Without prefill."""
+    """With penalties for missed targets."""
     expected_within_targets: bool
+    expected_spent_j_per_accepted_token: float = 0.0
+    """Without those penalties."""
     result: PolicyResult | None = None
 
     @property
@@ -57,6 +61,13 @@ class FleetOption:
         if self.result is None or self.result.requests_rejected or self.result.requests_unfinished:
             return 0.0
         return min(self.result.attainment_by_text_type.values(), default=1.0)
+
+    def shortfall(self, quantile: float) -> float:
+        """What text types attain less than the quantile asked for, in their mean; 1 as `worst_attainment` is 0."""
+        if self.result is None or self.result.requests_rejected or self.result.requests_unfinished:
+            return 1.0
+        met = self.result.attainment_by_text_type.values()
+        return sum(max(0.0, quantile - each) for each in met) / max(1, len(met))
 
     @property
     def ttft_p99_ms(self) -> float:
@@ -104,27 +115,21 @@ def plan_fleet(
 ) -> FleetPlan:
     """The fleet of `gpus` GPUs, one backend each, that serves `load` at least energy.
 
-    `tried` fleets are simulated. `arms` leaves out the other arms of the profile. Raises `FleetError` for an arm that
+    `tried` fleets are simulated, those with the least expected cost and one that runs a single arm. Where none is
+    expected to meet the targets, half of them are those that miss least, and the others those that need least. `arms` leaves out the other arms of the profile. Raises `FleetError` for an arm that
     is not in the profile.
     """
     search = _FleetSearch(
         profile_name, profile, tuple(arms or profile.arms), load_levels(load, profile, window), limits or FleetLimits()
     )
-    ranked = search.ranked(gpus)
-    chosen = ranked[:tried]
-    single = next((option for option in ranked if len(set(option.arms)) == 1), None)
-    if single is not None and single not in chosen:
-        chosen = [*chosen[: max(1, tried - 1)], single]
     simulated = [
-        FleetOption(
-            arms=option.arms,
-            expected_j_per_accepted_token=option.expected_j_per_accepted_token,
-            expected_within_targets=option.expected_within_targets,
+        replace(
+            option,
             result=simulate_policy(
                 search.fleet(option.arms), load, "min_energy", seed=seed, window=window, until_s=until_s
             ),
         )
-        for option in chosen
+        for option in _worth_trying(search.ranked(gpus), tried)
     ]
     return _judged(simulated, quantile, ttft_p99_ms)
 
@@ -163,17 +168,32 @@ def _joules(option: FleetOption) -> float:
     return float("inf") if joules is None else joules
 
 
+def _worth_trying(ranked: Sequence[FleetOption], tried: int) -> list[FleetOption]:
+    """See `plan_fleet`; `ranked` has the best first."""
+    if not ranked[0].expected_within_targets:
+        missing_least = ranked[: (tried + 1) // 2]
+        cheapest = sorted(ranked, key=lambda option: option.expected_spent_j_per_accepted_token)
+        ranked = [*missing_least, *(option for option in cheapest if option not in missing_least)]
+    chosen = list(ranked[:tried])
+    single = next((option for option in ranked if len(set(option.arms)) == 1), None)
+    if single is not None and single not in chosen:
+        chosen = [*chosen[: max(1, tried - 1)], single]
+    return chosen
+
+
 def _judged(options: Sequence[FleetOption], quantile: float, ttft_p99_ms: float) -> FleetPlan:
     """By energy among those that meet the targets at the quantile asked for; the others after.
 
-    Where none does, by energy among those that come within a point of the best of them. A fleet that meets them by
-    letting requests queue comes last.
+    Where none does, by energy among those whose text types fall short of it by at most a point more, in their mean,
+    than those of the best of them: one type that no fleet can serve must not decide for all. A fleet that meets the
+    targets by letting requests queue comes last.
     """
     prompt = [option for option in options if option.ttft_p99_ms <= ttft_p99_ms]
-    bar = min(quantile, max((option.worst_attainment for option in prompt), default=0.0) - 0.01)
+    least = min((option.shortfall(quantile) for option in prompt), default=1.0)
+    bar = least + _ABOUT_AS_SHORT_FRAC if least > 0.0 else 0.0
 
     def rank(option: FleetOption) -> tuple[bool, bool, float]:
-        return option.ttft_p99_ms > ttft_p99_ms, option.worst_attainment < bar, _joules(option)
+        return option.ttft_p99_ms > ttft_p99_ms, option.shortfall(quantile) > bar, _joules(option)
 
     ordered = tuple(sorted(options, key=rank))
     best = ordered[0]
@@ -244,17 +264,19 @@ class _FleetSearch:
     def _scored(self, arms: tuple[str, ...]) -> FleetOption:
         context = self.fleet(arms).policy_context()
         planner = Planner(context.backends, context.acceptance, context.tbt_quantile)
-        power_w = tokens_per_s = 0.0
+        power_w = spent_w = tokens_per_s = 0.0
         within = True
         for level in self._levels:
             plan = planner.solve(level.demands, population=level.population)
             power_w += plan.power_w + planner.idle_w
+            spent_w += plan.spent_w + planner.idle_w
             tokens_per_s += _served(plan)
             within = within and plan.within_targets
         return FleetOption(
             arms=arms,
             expected_j_per_accepted_token=power_w / max(tokens_per_s, _NEGLIGIBLE),
             expected_within_targets=within,
+            expected_spent_j_per_accepted_token=spent_w / max(tokens_per_s, _NEGLIGIBLE),
         )
 
 
