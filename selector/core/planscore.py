@@ -59,14 +59,7 @@ class Plan:
     settings_of: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Live settings of the backends of each planned arm that has some."""
     within_targets: bool = True
-    """Whether every demand has places within its target."""
-    missed_tokens_per_s: float = 0.0
-    """Of those that are expected outside their target: what `power_w` holds penalties for."""
-
-    @property
-    def spent_w(self) -> float:
-        """Power above idle without the penalties for missed targets."""
-        return self.power_w - _VIOLATION_J_PER_TOKEN * self.missed_tokens_per_s
+    """Whether every demand has places within its target, and all clients do where they wait for answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +238,7 @@ class PlanScore:
     def _filled(self, arms_of: Mapping[DemandKey, tuple[str, ...]], held: Sequence[_Held], unserved: float) -> Plan:
         """Backends filled one after the other, the last one as its requests come and go."""
         power_w = unserved * _UNSERVED_J_PER_TOKEN
-        in_system = served = missed = 0.0
+        in_system = served = 0.0
         batch_of: dict[str, int] = {}
         within = unserved <= 0.0
         for pool in held:
@@ -257,9 +250,8 @@ class PlanScore:
             in_system += whole * full.batch + batch
             served += pool.tokens_per_s
             within = within and full.within_targets
-            missed += pool.tokens_per_s * full.missed_frac
+            power_w += pool.tokens_per_s * _VIOLATION_J_PER_TOKEN * full.missed_frac
             batch_of[pool.arm] = self._limit(pool.arm, full.batch)
-        power_w += _VIOLATION_J_PER_TOKEN * missed
         score = power_w
         if served > 0.0:
             score *= 1.0 + self._halved_tbt_frac * math.log2(1.0 + 1e3 * in_system / served)
@@ -271,7 +263,6 @@ class PlanScore:
             tokens_per_s_of={pool.arm: pool.tokens_per_s for pool in held},
             settings_of=self._settings_of(held),
             within_targets=within,
-            missed_tokens_per_s=missed,
         )
 
     def _settings_of(self, held: Sequence[_Held]) -> dict[str, Mapping[str, float]]:
@@ -295,12 +286,10 @@ class PlanScore:
         fewest = [1] * len(held)
         best = self._best_backends(held, fewest, population)
         score, scale, backends = best
-        within = True
-        missed = 0.0
+        within = self._holds(held, population) or all(demand.tbt_target_ms is None for demand in self._demands)
         for pool in held:
             within = within and pool.curve.full.within_targets
-            missed += pool.curve.full.missed_frac * pool.tokens_per_s
-        score += _VIOLATION_J_PER_TOKEN * missed / rates
+            score += _VIOLATION_J_PER_TOKEN * pool.curve.full.missed_frac * pool.tokens_per_s / rates
         batches = [
             pool.curve.at(scale * pool.tokens_per_s / count)[0] for pool, count in zip(held, backends, strict=True)
         ]
@@ -313,7 +302,6 @@ class PlanScore:
             tokens_per_s_of={pool.arm: scale * pool.tokens_per_s for pool in held},
             settings_of=self._settings_of(held),
             within_targets=within,
-            missed_tokens_per_s=missed * scale,
         )
 
     @staticmethod

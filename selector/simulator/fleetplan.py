@@ -44,10 +44,8 @@ class FleetOption:
     arms: tuple[str, ...]
     """The arm of each backend, sorted."""
     expected_j_per_accepted_token: float
-    """With penalties for missed targets."""
+    """Without prefill, with penalties for missed targets."""
     expected_within_targets: bool
-    expected_spent_j_per_accepted_token: float = 0.0
-    """Without those penalties."""
     result: PolicyResult | None = None
 
     @property
@@ -108,7 +106,7 @@ def plan_fleet(
     arms: Sequence[str] | None = None,
     quantile: float = 0.9,
     ttft_p99_ms: float = TTFT_P99_MS,
-    tried: int = 4,
+    tried: int = 6,
     window: Window = WHOLE_RUN,
     until_s: float = float("inf"),
     seed: int = 0,
@@ -116,8 +114,8 @@ def plan_fleet(
     """The fleet of `gpus` GPUs, one backend each, that serves `load` at least energy.
 
     `tried` fleets are simulated, those with the least expected cost and one that runs a single arm. Where none is
-    expected to meet the targets, half of them are those that miss least, and the others those that need least. `arms` leaves out the other arms of the profile. Raises `FleetError` for an arm that
-    is not in the profile.
+    expected to meet the targets, half of them are those that would be best if there were none. `arms` leaves out the
+    other arms of the profile. Raises `FleetError` for an arm that is not in the profile.
     """
     search = _FleetSearch(
         profile_name, profile, tuple(arms or profile.arms), load_levels(load, profile, window), limits or FleetLimits()
@@ -129,7 +127,7 @@ def plan_fleet(
                 search.fleet(option.arms), load, "min_energy", seed=seed, window=window, until_s=until_s
             ),
         )
-        for option in _worth_trying(search.ranked(gpus), tried)
+        for option in _worth_trying(search, gpus, tried)
     ]
     return _judged(simulated, quantile, ttft_p99_ms)
 
@@ -144,7 +142,7 @@ def plan_fleet_size(
     arms: Sequence[str] | None = None,
     quantile: float = 0.9,
     ttft_p99_ms: float = TTFT_P99_MS,
-    tried: int = 4,
+    tried: int = 6,
     seed: int = 0,
 ) -> FleetPlan:
     """`plan_fleet` for as many GPUs as need least energy: one more each time until that is no longer less.
@@ -168,12 +166,14 @@ def _joules(option: FleetOption) -> float:
     return float("inf") if joules is None else joules
 
 
-def _worth_trying(ranked: Sequence[FleetOption], tried: int) -> list[FleetOption]:
-    """See `plan_fleet`; `ranked` has the best first."""
+def _worth_trying(search: _FleetSearch, gpus: int, tried: int) -> list[FleetOption]:
+    """See `plan_fleet`."""
+    ranked = search.ranked(gpus)
     if not ranked[0].expected_within_targets:
-        missing_least = ranked[: (tried + 1) // 2]
-        cheapest = sorted(ranked, key=lambda option: option.expected_spent_j_per_accepted_token)
-        ranked = [*missing_least, *(option for option in cheapest if option not in missing_least)]
+        # What misses least by the model need not in the seconds of a run, and may need much more energy.
+        without = [search.option(each.arms) for each in search.without_targets().ranked(gpus)]
+        missing_least = ranked[: tried // 2]
+        ranked = [*missing_least, *(option for option in without if option not in missing_least)]
     chosen = list(ranked[:tried])
     single = next((option for option in ranked if len(set(option.arms)) == 1), None)
     if single is not None and single not in chosen:
@@ -228,12 +228,20 @@ class _FleetSearch:
         fleet = Fleet(version=1, target=self._profile.target.name, backends=backends)
         return LoadedFleet(fleet, "plan", {self._profile_name: self._profile})
 
+    def without_targets(self) -> _FleetSearch:
+        """The same search for the same load without its targets."""
+        levels = [
+            replace(level, demands=tuple(replace(demand, tbt_target_ms=None) for demand in level.demands))
+            for level in self._levels
+        ]
+        return _FleetSearch(self._profile_name, self._profile, self._arms, levels, self._limits)
+
     def ranked(self, gpus: int) -> list[FleetOption]:
         """Every fleet of that many GPUs that the search looked at, the best one first."""
-        singles = [self._option((arm,) * gpus) for arm in self._arms]
+        singles = [self.option((arm,) * gpus) for arm in self._arms]
         best = min(singles, key=_cost)
         while True:
-            moved = [self._option(arms) for arms in self._neighbours(best.arms)]
+            moved = [self.option(arms) for arms in self._neighbours(best.arms)]
             better = min(moved, key=_cost, default=best)
             if _cost(better) >= _cost(best):
                 break
@@ -254,7 +262,8 @@ class _FleetSearch:
                     found.add(tuple(sorted([*twice, taken, taken])))
         return found - {arms}
 
-    def _option(self, arms: Sequence[str]) -> FleetOption:
+    def option(self, arms: Sequence[str]) -> FleetOption:
+        """The fleet of those arms as the planner expects it."""
         key = tuple(sorted(arms))
         option = self._options.get(key)
         if option is None:
@@ -264,19 +273,17 @@ class _FleetSearch:
     def _scored(self, arms: tuple[str, ...]) -> FleetOption:
         context = self.fleet(arms).policy_context()
         planner = Planner(context.backends, context.acceptance, context.tbt_quantile)
-        power_w = spent_w = tokens_per_s = 0.0
+        power_w = tokens_per_s = 0.0
         within = True
         for level in self._levels:
             plan = planner.solve(level.demands, population=level.population)
             power_w += plan.power_w + planner.idle_w
-            spent_w += plan.spent_w + planner.idle_w
             tokens_per_s += _served(plan)
             within = within and plan.within_targets
         return FleetOption(
             arms=arms,
             expected_j_per_accepted_token=power_w / max(tokens_per_s, _NEGLIGIBLE),
             expected_within_targets=within,
-            expected_spent_j_per_accepted_token=spent_w / max(tokens_per_s, _NEGLIGIBLE),
         )
 
 
