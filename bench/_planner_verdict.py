@@ -15,10 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from _planner_bound import steady_bound
-
 Result = Mapping[str, Any]
 ATTAINMENT_MARGIN, TTFT_MARGIN = 0.01, 1.1
+MOST_EXTRAPOLATED_FRAC = 0.05
 
 
 def worse_because(one: Result, than: Result) -> str:
@@ -99,15 +98,20 @@ def print_summary(path: Path, plot: Path | None = None) -> None:
             f"over the cheapest, however it serves: median {median(c['cheapest_ratio'] for _, c in pairs):.3f}, "
             f"worst {max(c['cheapest_ratio'] for _, c in pairs):.3f}"
         )
-    over = sorted(row["results"]["min_energy"]["j"] / steady_bound(row) for row in rows if row["part"] == "steady")
-    if over:
-        print(
-            f"steady cells over the bound for any policy: median {median(over):.3f}, "
-            f"a tenth above {over[int(0.9 * len(over))]:.3f}"
-        )
-    extrapolated = [row["results"]["min_energy"]["extrapolated"] for row in rows if row["part"] == "steady"]
-    if extrapolated:
-        print(f"decode energy from outside the measured cells: median {median(extrapolated):.1%}")
+    for part in ("steady", "ramp", "trace", "shared"):
+        extrapolated = [
+            results["extrapolated"]
+            for row in rows
+            if row["part"] == part
+            for name, results in row["results"].items()
+            if name.endswith("min_energy")
+        ]
+        if extrapolated:
+            few = sum(each <= MOST_EXTRAPOLATED_FRAC for each in extrapolated)
+            print(
+                f"{part}: decode energy from outside the measured cells: median {median(extrapolated):.1%}, "
+                f"at most {MOST_EXTRAPOLATED_FRAC:.0%} in {few} of {len(extrapolated)} runs of min_energy"
+            )
     for row, against, comparison in misses(rows):
         served = (
             f" served better by {', '.join(comparison['better_served_by'])}" if comparison["better_served_by"] else ""
@@ -116,6 +120,11 @@ def print_summary(path: Path, plot: Path | None = None) -> None:
             f"  misses: {row['part']} {row['gpus']} {row['mix']} {row['load']} {row['target_ms']} ({against}): "
             f"{comparison['ratio'] or 0:.3f} of {comparison['best']}{served}"
         )
+    from _planner_bars import bars  # which judges by this module
+
+    print("bars:")
+    for bar in bars(rows):
+        print(bar)
     if plot is not None:
         from _planner_plot import draw
 

@@ -244,6 +244,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, default=Path("data/traces"), help="folder of the recorded traces")
     parser.add_argument("--quick", action="store_true", help="a tenth of the cells")
     parser.add_argument("--part", action="append", choices=("steady", "ramp", "trace", "shared"))
+    parser.add_argument("--gpus", action="append", type=int, choices=tuple(FLEETS), help="fleets of so many alone")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--summary", action="store_true", help="only judge the rows that are there")
     parser.add_argument("--plot", type=Path, help="write a figure (needs matplotlib)")
@@ -253,7 +254,13 @@ def main() -> None:
         if options.rows.exists():
             rows = [json.loads(line) for line in options.rows.read_text(encoding="utf-8").splitlines()]
             done = {Cell(**{name: row[name] for name in Cell.__slots__}).key for row in rows if "part" in row}
-        cells = [c for c in all_cells(options.quick) if c.key not in done and c.part in (options.part or [c.part])]
+        cells = [
+            cell
+            for cell in all_cells(options.quick)
+            if cell.key not in done
+            and cell.part in (options.part or [cell.part])
+            and cell.gpus in (options.gpus or [cell.gpus])
+        ]
         with options.rows.open("a", encoding="utf-8") as out, ProcessPoolExecutor(options.processes) as pool:
             if not done:
                 print(json.dumps(provenance()), file=out, flush=True)

@@ -69,7 +69,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="X",
         help="bound on the p99 time to the first token",
     )
-    parser.add_argument("--tried", type=count, default=6, metavar="K", help="fleets to simulate per size (6)")
+    parser.add_argument("--tried", type=count, default=8, metavar="K", help="fleets to simulate per size (8)")
     parser.add_argument("--max-running-requests", type=count, default=64, metavar="N", help="of each backend (64)")
     parser.add_argument("--max-kv-tokens", type=count, default=400_000, metavar="N", help="of each backend (400000)")
     parser.add_argument("--max-context-tokens", type=count, default=8_192, metavar="N", help="of each backend (8192)")

@@ -106,7 +106,7 @@ def plan_fleet(
     arms: Sequence[str] | None = None,
     quantile: float = 0.9,
     ttft_p99_ms: float = TTFT_P99_MS,
-    tried: int = 6,
+    tried: int = 8,
     window: Window = WHOLE_RUN,
     until_s: float = float("inf"),
     seed: int = 0,
@@ -114,7 +114,7 @@ def plan_fleet(
     """The fleet of `gpus` GPUs, one backend each, that serves `load` at least energy.
 
     `tried` fleets are simulated, those with the least expected cost and one that runs a single arm. Where none is
-    expected to meet the targets, half of them are those that would be best if there were none. `arms` leaves out the
+    expected to meet the targets, most of them are those that would be best if there were none. `arms` leaves out the
     other arms of the profile. Raises `FleetError` for an arm that is not in the profile.
     """
     search = _FleetSearch(
@@ -142,7 +142,7 @@ def plan_fleet_size(
     arms: Sequence[str] | None = None,
     quantile: float = 0.9,
     ttft_p99_ms: float = TTFT_P99_MS,
-    tried: int = 6,
+    tried: int = 8,
     seed: int = 0,
 ) -> FleetPlan:
     """`plan_fleet` for as many GPUs as need least energy: one more each time until that is no longer less.
@@ -172,7 +172,7 @@ def _worth_trying(search: _FleetSearch, gpus: int, tried: int) -> list[FleetOpti
     if not ranked[0].expected_within_targets:
         # What misses least by the model need not in the seconds of a run, and may need much more energy.
         without = [search.option(each.arms) for each in search.without_targets().ranked(gpus)]
-        missing_least = ranked[: tried // 2]
+        missing_least = ranked[: tried // 4]
         ranked = [*missing_least, *(option for option in without if option not in missing_least)]
     chosen = list(ranked[:tried])
     single = next((option for option in ranked if len(set(option.arms)) == 1), None)
@@ -184,13 +184,15 @@ def _worth_trying(search: _FleetSearch, gpus: int, tried: int) -> list[FleetOpti
 def _judged(options: Sequence[FleetOption], quantile: float, ttft_p99_ms: float) -> FleetPlan:
     """By energy among those that meet the targets at the quantile asked for; the others after.
 
-    Where none does, by energy among those whose text types fall short of it by at most a point more, in their mean,
-    than those of the best of them: one type that no fleet can serve must not decide for all. A fleet that meets the
-    targets by letting requests queue comes last.
+    Where none does, by energy among those that serve no worse than the best fleet of one arm: their text types fall
+    short of the quantile by no more, in the mean, so that one type that no fleet can serve does not decide for all. A
+    fleet that meets the targets by letting requests queue comes last.
     """
     prompt = [option for option in options if option.ttft_p99_ms <= ttft_p99_ms]
-    least = min((option.shortfall(quantile) for option in prompt), default=1.0)
-    bar = least + _ABOUT_AS_SHORT_FRAC if least > 0.0 else 0.0
+    bar = min((option.shortfall(quantile) for option in prompt), default=1.0)
+    if bar > 0.0:
+        single = [option.shortfall(quantile) for option in prompt if len(set(option.arms)) == 1]
+        bar = max(bar, min(single, default=0.0)) + _ABOUT_AS_SHORT_FRAC
 
     def rank(option: FleetOption) -> tuple[bool, bool, float]:
         return option.ttft_p99_ms > ttft_p99_ms, option.shortfall(quantile) > bar, _joules(option)

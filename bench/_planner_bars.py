@@ -1,0 +1,115 @@
+"""Which of the bars of the planner's table the rows meet, and which of those missed no policy can.
+
+A bar compares two figures of a cell. Where even the bound for any policy (_planner_bound.py) is above what the bar asks
+for, no policy meets it there, and the cell counts as out of reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from _planner_verdict import comparisons, passes
+
+Row = Mapping[str, Any]
+_MIXED = ("code+romansh", "ten types")
+
+
+@dataclass(slots=True)
+class Bar:
+    """One bar over all cells that it applies to."""
+
+    words: str
+    met: int = 0
+    out_of_reach: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+
+    def judge(self, row: Row, figure: float, most: float, least_possible: float = 0.0) -> None:
+        """A cell whose figure may be at most `most`, and at any policy is `least_possible` at least."""
+        label = f"{row['mix']} {row['load']} {row['target_ms'] or 'no'} ms: {figure:.3f}"
+        if figure <= most:
+            self.met += 1
+        elif least_possible > most:
+            self.out_of_reach.append(f"{label}, no policy below {least_possible:.3f}")
+        else:
+            self.missed.append(label)
+
+    def __str__(self) -> str:
+        cells = self.met + len(self.out_of_reach) + len(self.missed)
+        told = "".join(f"\n      out of reach: {each}" for each in self.out_of_reach)
+        told += "".join(f"\n      missed: {each}" for each in self.missed)
+        return f"  {self.words}: {self.met} of {cells} cells{told}"
+
+
+def bars(rows: Sequence[Row]) -> Iterator[Bar]:
+    """Every bar that has cells."""
+    for gpus in sorted({row["gpus"] for row in rows}):
+        here = [row for row in rows if row["gpus"] == gpus]
+        for bar in (*_steady(here, gpus), *_ramp(here, gpus), *_trace(here, gpus), *_shared(here)):
+            if bar.met or bar.out_of_reach or bar.missed:
+                yield bar
+
+
+def _steady(rows: Sequence[Row], gpus: int) -> Iterator[Bar]:
+    steady = [(row, comparisons(row)["same fleet"]) for row in rows if row["part"] == "steady"]
+    for most in (1.02, 1.05):
+        bar = Bar(
+            f"steady, {gpus} GPUs, at most {most - 1:.0%} above the best competitor and nobody better for no more"
+        )
+        for row, found in steady:
+            # A competitor that serves better for no more is a miss whatever the ratio says.
+            bar.judge(row, (found["ratio"] or 0.0) if passes(found, most) else max(most + 1e-3, found["ratio"]), most)
+        yield bar
+    bar = Bar(f"steady, {gpus} GPUs, within 5 % of the oracle in the median")
+    over = [row["results"]["min_energy"]["j"] / row["bounds"]["min_energy"] for row, _ in steady]
+    if over:
+        bar.judge({"mix": "all mixes", "load": "and clients", "target_ms": "all"}, median(over), 1.05)
+    yield bar
+
+
+def _ramp(rows: Sequence[Row], gpus: int) -> Iterator[Bar]:
+    ramps = [row for row in rows if row["part"] == "ramp"]
+    least_loaded = 0.8 if gpus > 4 else 0.9
+    for words, against, most, mixes in (
+        (f"{1 - least_loaded:.0%} below the cheapest least-loaded arm", "all static:", least_loaded, None),
+        ("not above the cheapest packed arm", "all pack:", 1.0, None),
+        ("7 % below the cheapest packed arm on mixed text", "all pack:", 0.93, _MIXED),
+    ):
+        bar = Bar(f"ramp, {gpus} GPUs, {words}")
+        for row in ramps:
+            if mixes is None or row["mix"] in mixes:
+                than = min(result["j"] for name, result in row["results"].items() if name.startswith(against))
+                ours = row["results"]["planned min_energy"]["j"]
+                bar.judge(row, ours / than, most, row["bounds"]["planned min_energy"] / than)
+        yield bar
+
+
+def _trace(rows: Sequence[Row], gpus: int) -> Iterator[Bar]:
+    traces = [row for row in rows if row["part"] == "trace"]
+    for against in ("same fleet", "least loaded", "packed"):
+        bar = Bar(f"trace, {gpus} GPUs, at most 2 % above the best competitor ({against})")
+        for row in traces:
+            bar.judge(row, comparisons(row)[against]["ratio"] or 0.0, 1.02)
+        yield bar
+    bar = Bar(f"trace, {gpus} GPUs, Azure conversation at 30 %: 10 % below the cheapest least-loaded arm")
+    for row in traces:
+        if row["load"] == "azure 2023 conversation 0.3":
+            bar.judge(row, comparisons(row)["least loaded"]["cheapest_ratio"], 0.9)
+    yield bar
+    for ours in ("min_energy", "planned min_energy"):
+        bar = Bar(f"trace, {gpus} GPUs, `{ours}` at most 10 % above the oracle")
+        for row in traces:
+            if row["bounds"][ours] is not None:
+                bar.judge(row, row["results"][ours]["j"] / row["bounds"][ours], 1.10)
+        yield bar
+
+
+def _shared(rows: Sequence[Row]) -> Iterator[Bar]:
+    bar = Bar("shared GPU, below the best single arm")
+    for row in rows:
+        if row["part"] == "shared":
+            than = min(result["j"] for name, result in row["results"].items() if name.startswith("static:"))
+            bar.judge(row, row["results"]["min_energy"]["j"] / than, 1.0)
+    yield bar
