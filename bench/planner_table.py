@@ -38,11 +38,11 @@ from _planner_cells import (
     MOST_CONTEXT_TOKENS,
     OUTPUT_TOKENS,
     PROFILE,
-    PROMPT_TOKENS,
     TARGETS_MS,
     TRACES,
     fleet_of,
     profile,
+    prompt_tokens,
 )
 from _planner_verdict import print_summary
 
@@ -93,8 +93,10 @@ def all_cells(quick: bool) -> Iterator[Cell]:
     yield Cell("shared", 1, "code, romansh, conversation", None, "16")
 
 
-def made_up(mix: Mapping[str, float], target_ms: float | None, count: int, seed: int) -> list[SimulatedRequest]:
-    """Requests of a mix with lengths drawn from the ranges above."""
+def made_up(
+    mix: Mapping[str, float], target_ms: float | None, count: int, seed: int, *, clients: int
+) -> list[SimulatedRequest]:
+    """Requests of a mix for so many clients, with lengths drawn from the ranges of `_planner_cells`."""
     draw = Random(f"planner_table:{seed}")
     names, weights = list(mix), list(mix.values())
     requests = []
@@ -103,7 +105,7 @@ def made_up(mix: Mapping[str, float], target_ms: float | None, count: int, seed:
         trace = TraceRequest(
             request_id=f"r{number}",
             arrival_s=0.0,
-            prompt_tokens=draw.randint(*PROMPT_TOKENS),
+            prompt_tokens=draw.randint(*prompt_tokens(clients)),
             output_tokens=draw.randint(*OUTPUT_TOKENS),
             text_type=text_type,
         )
@@ -157,16 +159,16 @@ def run_cell(cell: Cell, traces: Path) -> dict[str, object]:
     if cell.part == "steady":
         clients = int(cell.load)
         measured_s = 200.0 if clients < 16 else 60.0
-        load = ClosedLoop(made_up(MIXES[cell.mix], cell.target_ms, 40_000, cell.seed), [(0.0, 1), (10.0, clients)])
+        requests = made_up(MIXES[cell.mix], cell.target_ms, 40_000, cell.seed, clients=clients)
+        load = ClosedLoop(requests, [(0.0, 1), (10.0, clients)])
         warm_s = 120.0 if clients < 64 else 60.0
         window = Window(from_s=warm_s, to_s=warm_s + measured_s)
         fleet = fleet_of(FLEETS[cell.gpus])
         same_fleet(fleet, load, window, window.to_s + 30.0)
         bounds["min_energy"] = steady_bound(fleet, load.requests, clients)
     elif cell.part == "ramp":
-        load = ClosedLoop(
-            made_up(MIXES[cell.mix], cell.target_ms, 40_000, cell.seed), [(0.0, 1), (150.0, 256), (300.0, 1)]
-        )
+        requests = made_up(MIXES[cell.mix], cell.target_ms, 40_000, cell.seed, clients=256)
+        load = ClosedLoop(requests, [(0.0, 1), (150.0, 256), (300.0, 1)])
         window = Window(from_s=0.0, to_s=300.0)
         single_arms(cell.gpus, load, window, 400.0)
         planned(load, window, 400.0)
@@ -183,7 +185,10 @@ def run_cell(cell: Cell, traces: Path) -> dict[str, object]:
         assert best.result is not None
         bounds["planned min_energy"] = trace_bound(fleet_of(best.arms), open_load.requests, best.result, cell.seed)
     else:
-        third = [made_up({text: 1.0}, None, 1_500, cell.seed) for text in ("code", "romansh", "conversation")]
+        third = [
+            made_up({text: 1.0}, None, 1_500, cell.seed, clients=int(cell.load))
+            for text in ("code", "romansh", "conversation")
+        ]
         changing = [request for part in third for request in part]
         load = ClosedLoop(
             [

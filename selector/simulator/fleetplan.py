@@ -152,7 +152,16 @@ def plan_fleet_size(
     best: FleetPlan | None = None
     for gpus in range(1, most_gpus + 1):
         plan = plan_fleet(
-            profile_name, profile, load, gpus, limits=limits, arms=arms, quantile=quantile, tried=tried, seed=seed
+            profile_name,
+            profile,
+            load,
+            gpus,
+            limits=limits,
+            arms=arms,
+            quantile=quantile,
+            ttft_p99_ms=ttft_p99_ms,
+            tried=tried,
+            seed=seed,
         )
         if best is not None and best.feasible and not (plan.feasible and _joules(plan.best) < _joules(best.best)):
             break

@@ -10,8 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 
-from _planner_bound import steady_bound
+from _planner_bars import bars
+from _planner_bound import ramp_bound, steady_bound
+from _planner_cells import FLEETS, MIXES, fleet_of
 from _planner_verdict import compared, passes, worse_because
+from planner_table import fixed_choices, made_up
 
 
 def result(j: float, attainment: float = 0.95, ttft_p99_ms: float = 100.0, lost: int = 0) -> dict[str, Any]:
@@ -48,7 +51,53 @@ def test_better_service_for_no_more_is_a_miss_at_any_ratio() -> None:
     assert not passes(found)
 
 
-def test_the_bound_falls_with_the_clients_that_share_steps_and_idle_power() -> None:
-    bounds = [steady_bound({"load": clients, "gpus": 4, "mix": "code"}) for clients in (1, 4, 16, 64)]
+def test_the_bounds_fall_with_the_clients_that_share_steps_and_idle_power() -> None:
+    requests = made_up(MIXES["code"], None, 200, 0, clients=16)
+    bounds = [steady_bound(fleet_of(FLEETS[4]), requests, clients) for clients in (1, 4, 16, 64)]
     assert bounds == sorted(bounds, reverse=True)
-    assert steady_bound({"load": 16, "gpus": 8, "mix": "code"}) > bounds[2], "more idle GPUs"
+    assert steady_bound(fleet_of(FLEETS[8]), requests, 16) > bounds[2], "more idle GPUs"
+    assert bounds[3] < ramp_bound(4, requests, dict.fromkeys((1, 16, 64), 1.0)) < bounds[0]
+
+
+def test_one_backend_of_an_arm_is_not_run_packed_too() -> None:
+    assert [name for name in fixed_choices(FLEETS[4]) if name.startswith("pack:")] == []
+    assert [name for name in fixed_choices(FLEETS[8]) if name.startswith("pack:")] == [
+        "pack:eagle3-k1",
+        "pack:dspark-8",
+    ]
+
+
+def ramp(ours_j: float, bound_j: float) -> dict[str, Any]:
+    results = {"planned min_energy": result(ours_j), "all static:none": result(1.0), "all pack:none": result(0.95)}
+    return {
+        "part": "ramp",
+        "gpus": 4,
+        "mix": "code+romansh",
+        "load": "1-256-1",
+        "target_ms": 10.0,
+        "results": results,
+        "bounds": {"planned min_energy": bound_j},
+    }
+
+
+def test_a_bar_is_met_missed_or_out_of_reach() -> None:
+    judged = {bar.words: bar for bar in bars([ramp(0.88, 0.5), ramp(0.92, 0.5), ramp(0.92, 0.91)])}
+    least_loaded = judged["ramp, 4 GPUs, 10% below the cheapest least-loaded arm"]
+    assert (least_loaded.met, len(least_loaded.missed), len(least_loaded.out_of_reach)) == (1, 1, 1)
+    assert judged["ramp, 4 GPUs, not above the cheapest packed arm"].met == 3
+    mixed = judged["ramp, 4 GPUs, 7 % below the cheapest packed arm on mixed text"]
+    assert (mixed.met, len(mixed.missed), len(mixed.out_of_reach)) == (1, 1, 1)
+
+
+def test_who_is_served_better_for_no_more_misses_the_bar_of_steady_cells() -> None:
+    row = {
+        "part": "steady",
+        "gpus": 4,
+        "mix": "code",
+        "load": "16",
+        "target_ms": 10.0,
+        "results": {"min_energy": result(1.0, attainment=0.9), "static:none": result(1.0, attainment=0.95)},
+        "bounds": {"min_energy": 0.97},
+    }
+    within, within_5, oracle = list(bars([row]))
+    assert (within.met, within_5.met, oracle.met) == (0, 0, 1)

@@ -228,6 +228,13 @@ def test_a_population_beyond_the_places_fills_them() -> None:
     assert min(plan.batch_of.values()) == 64
 
 
+def test_more_clients_than_places_within_their_target_are_said_to_miss_it() -> None:
+    few, many = (planner("none").solve([demand("code", 1.0, target_ms=10.0)], population=n) for n in (4.0, 60.0))
+    assert few.within_targets
+    assert not many.within_targets
+    assert planner("none").solve([demand("code", 1.0)], population=500.0).within_targets, "nobody asks for a pace"
+
+
 def test_an_impossible_target_is_said_to_be_missed_with_a_population_too() -> None:
     plan = planner().solve([demand("romansh", 1.0, target_ms=0.5)], population=8.0)
     assert not plan.within_targets

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from selector.errors import FleetError
 from selector.files.trace import TraceRequest
-from selector.simulator.arrivals import OpenLoop
-from selector.simulator.fleetplan import FleetLimits, plan_fleet, plan_fleet_size
-from selector.simulator.run import SimulatedRequest
+from selector.simulator.arrivals import ClosedLoop, OpenLoop
+from selector.simulator.fleetplan import FleetLimits, FleetOption, plan_fleet, plan_fleet_size
+from selector.simulator.run import SimulatedRequest, Window
 from tests.profiles import PROFILE, sparse_profile
 
 COSTS = sparse_profile()
@@ -66,3 +67,34 @@ def test_the_limits_are_those_of_every_backend() -> None:
     many = plan_fleet(PROFILE, COSTS, load(6.0, "romansh", None), 1, tried=1)
     assert few.best.result and many.best.result
     assert (few.best.result.ttft_p99_ms or 0.0) > 2.0 * (many.best.result.ttft_p99_ms or 0.0)
+
+
+def test_where_no_fleet_is_within_targets_it_serves_no_worse_than_one_arm_and_needs_no_more() -> None:
+    # Forty clients on two GPUs: no fleet has so many places within 5 ms for Romansh, however it is made up.
+    texts = [load(4.0, text, 5.0, 400).requests for text in ("code", "romansh")]
+    mixed = [request for pair in zip(*texts, strict=True) for request in pair]
+    named = [
+        replace(request, trace=replace(request.trace, request_id=f"r{number}")) for number, request in enumerate(mixed)
+    ]
+    clients = ClosedLoop(named, [(0.0, 40)])
+    plan = plan_fleet(PROFILE, COSTS, clients, 2, window=Window(from_s=2.0, to_s=10.0), until_s=10.0)
+    assert not plan.feasible
+    assert not any(option.expected_within_targets for option in plan.options)
+    singles = [option for option in plan.options if len(set(option.arms)) == 1]
+    least = min(option.shortfall(0.9) for option in singles)
+    assert plan.best.shortfall(0.9) <= least + 0.01
+    joules = [option.result.j_per_accepted_token for option in (plan.best, *singles) if option.result]
+    assert joules[0] == min(each for each in joules if each is not None)
+
+
+def test_the_shortfall_is_the_mean_over_text_types() -> None:
+    untried = FleetOption(arms=("none",), expected_j_per_accepted_token=1.0, expected_within_targets=True)
+    assert untried.shortfall(0.9) == 1.0
+    tried = plan_fleet(PROFILE, COSTS, load(2.0, "romansh", 0.5), 1, tried=1).best
+    assert tried.shortfall(0.9) == pytest.approx(0.9)
+    assert plan_fleet(PROFILE, COSTS, load(2.0, "code", 25.0), 1, tried=1).best.shortfall(0.9) == 0.0
+
+
+def test_a_bound_on_the_first_token_holds_for_every_size() -> None:
+    slow = plan_fleet_size(PROFILE, COSTS, load(4.0, "code", 25.0, 60), 2, tried=1, ttft_p99_ms=0.001)
+    assert not slow.feasible

@@ -83,6 +83,32 @@ def test_it_is_close_to_the_best_fixed_choice() -> None:
     assert bound("none", "none", in_system=20) <= reached <= 1.05 * bound("none", "none", in_system=20)
 
 
+def test_a_load_that_changes_costs_what_its_parts_do_by_their_tokens() -> None:
+    specs, requests = specs_of("none"), alike(20, "code")
+
+    def changing(time_at: dict[int, float]) -> float:
+        return steady_j_per_accepted_token(specs, accepts(specs), requests, in_system=time_at)
+
+    quiet, busy = bound("none", in_system=2), bound("none", in_system=16)
+    assert changing({2: 3.0}) == pytest.approx(quiet, rel=1e-3)
+    assert busy < changing({2: 1.0, 16: 1.0}) < quiet
+    # More tokens come at 16, so that the mean lies nearer to it.
+    assert changing({2: 1.0, 16: 1.0}) < 0.5 * (quiet + busy)
+    assert changing({2: 1.0, 16: 9.0}) < changing({2: 1.0, 16: 1.0})
+
+
+def test_no_fleet_of_so_many_gpus_does_better_than_any_arms_on_them() -> None:
+    specs = specs_of("none", "dspark-8")
+    any_arms = steady_j_per_accepted_token(specs, accepts(specs), alike(20, *TEXT), in_system=24, any_arms_on_gpus=2)
+    fleets = [("none", "none"), ("none", "dspark-8"), ("dspark-8", "dspark-8")]
+    best = min(bound(*arms, in_system=24, texts=TEXT) for arms in fleets)
+    assert 0.9 * best < any_arms <= best * (1.0 + 1e-3)
+    # One arm alone leaves nothing to choose.
+    alone = specs_of("none")
+    same = steady_j_per_accepted_token(alone, accepts(alone), alike(20, "code"), in_system=9, any_arms_on_gpus=2)
+    assert same == pytest.approx(bound("none", "none", in_system=9), rel=1e-3)
+
+
 def test_a_target_leaves_fewer_allocations() -> None:
     free = bound("none", "none", in_system=40)
     assert bound("none", "none", in_system=40, target_ms=100.0) == free
@@ -99,6 +125,9 @@ def test_what_it_does_not_cover_is_refused() -> None:
     shared = tuple(replace(spec, gpus=("g",)) for spec in specs)
     with pytest.raises(DomainError, match="own GPUs"):
         steady_j_per_accepted_token(shared, accepts(shared), alike(4, "code"), in_system=4)
+    wide = (replace(specs[0], gpus=("a", "b")), specs[1])
+    with pytest.raises(DomainError, match="one GPU"):
+        steady_j_per_accepted_token(wide, accepts(wide), alike(4, "code"), in_system=4, any_arms_on_gpus=2)
     small = (specs[0], replace(specs[1], max_context_tokens=500))
     with pytest.raises(DomainError, match="every backend's context"):
         steady_j_per_accepted_token(small, accepts(small), alike(4, "code"), in_system=4)
