@@ -109,6 +109,8 @@ class PlanScore:
         self._quantile = quantile
         self._idle_w = idle_w
         self._population = population
+        self._holding_w = idle_w / population if population else 0.0
+        """Price of a request in the system: its part of the idle power where clients wait."""
         self._halved_tbt_frac = halved_tbt_frac
         self._settings = settings
         self._keep_settings_within_frac = keep_settings_within_frac
@@ -122,12 +124,10 @@ class PlanScore:
         """Arms by the cost of a token of each demand alone, at the best batch."""
 
     def _ranked(self, demand: Demand) -> tuple[str, ...]:
-        holding_w = self._idle_w / self._population if self._population else 0.0
-
         def price(arm: str) -> float:
             curves = [self._curve_at(arm, setting, [(demand, 1.0)], 1) for setting in self._settings.get(arm, (None,))]
             return min(
-                curve.least_cost(holding_w) + _VIOLATION_J_PER_TOKEN * curve.full.missed_frac for curve in curves
+                curve.least_cost(self._holding_w) + _VIOLATION_J_PER_TOKEN * curve.full.missed_frac for curve in curves
             )
 
         return tuple(sorted(self.arms, key=price))
@@ -155,28 +155,38 @@ class PlanScore:
         return self._shared(arms_of, self._population)
 
     def _overflow(self, demand: Demand, arm_of: Mapping[DemandKey, str]) -> Sequence[str]:
-        """The other arms for what the planned one cannot hold, at the least cost of so much; a few requests at least.
-
-        With a population the cost at the best batch decides.
-        """
+        """The other arms for what the planned one cannot hold, by the cost of so much, a few requests at least."""
         chosen = arm_of[demand.key]
         others = [arm for arm in self.ranked[demand.key] if arm != chosen]
-        if self._population is not None or len(others) < 2:
+        if len(others) < 2:
             return others
-        room = self._counts[chosen] * self._curve(chosen, [(demand, 1.0)], 1).full.tokens_per_s
-        rest = demand.tokens_per_s - room
+        full = self._curve(chosen, [(demand, 1.0)], 1).full
+        if self._population is None:
+            rest_tokens_per_s = demand.tokens_per_s - self._counts[chosen] * full.tokens_per_s
+        else:
+            rest_requests = self._population * self._share_in_system(demand, arm_of) - self._counts[chosen] * full.batch
 
         def cost(arm: str) -> float:
             curve = self._curve(arm, [(demand, 1.0)], 1)
             full = curve.full
-            rate = max(rest, full.tokens_per_s * min(1.0, _FEW_REQUESTS / full.batch))
-            whole = min(int(rate / full.tokens_per_s), self._counts[arm])
-            part = min(rate - whole * full.tokens_per_s, full.tokens_per_s)
-            watts = whole * full.power_w + (curve.at(part)[1] if part > 0.0 else 0.0)
-            joules = watts / (whole * full.tokens_per_s + part)
-            return joules + _VIOLATION_J_PER_TOKEN * full.missed_frac
+            rest = rest_tokens_per_s / full.tokens_per_s if self._population is None else rest_requests / full.batch
+            backends = max(rest, min(1.0, _FEW_REQUESTS / full.batch))
+            whole = min(int(backends), self._counts[arm])
+            part = min(backends - whole, 1.0)
+            rate = part * full.tokens_per_s if self._population is None else curve.rate_at(part * full.batch)
+            batch, watts = curve.at(rate)
+            watts += whole * full.power_w + self._holding_w * (whole * full.batch + batch)
+            return watts / (whole * full.tokens_per_s + rate) + _VIOLATION_J_PER_TOKEN * full.missed_frac
 
         return sorted(others, key=cost)
+
+    def _share_in_system(self, demand: Demand, arm_of: Mapping[DemandKey, str]) -> float:
+        """The demand's share of the requests in the system, if every arm gave its demands as many steps a second."""
+
+        def steps(each: Demand) -> float:
+            return each.tokens_per_s / self._acceptance.accept_length(arm_of[each.key], each.text_type)
+
+        return steps(demand) / sum(steps(each) for each in self._demands)
 
     def _distributed(
         self, arms_of: Mapping[DemandKey, tuple[str, ...]], scale: float, *, limited: bool = True
@@ -330,8 +340,12 @@ class PlanScore:
 
     @staticmethod
     def _most_in_system(held: Sequence[_Held]) -> float:
-        """Requests in the system when every pool runs as few backends as hold its rate."""
-        return sum(pool.tokens_per_s / pool.curve.full.tokens_per_s * pool.curve.full.batch for pool in held)
+        """Requests in the system when every pool's rate is shared evenly by as few backends as hold it."""
+        most = 0.0
+        for pool in held:
+            fewest = max(1, math.ceil(pool.tokens_per_s / pool.curve.full.tokens_per_s - 1e-9))
+            most += fewest * pool.curve.at(pool.tokens_per_s / fewest)[0]
+        return most
 
     def _best_backends(
         self, held: Sequence[_Held], fewest: Sequence[int], population: float

@@ -237,6 +237,13 @@ class PoolCurve:
             self._powers_w[left] + frac * (self._powers_w[right] - self._powers_w[left]),
         )
 
+    def rate_at(self, batch: float) -> float:
+        """The rate at a batch up to the full one: what `at` inverts."""
+        right = min(max(1, bisect_right(self._batches, batch)), len(self._batches) - 1)
+        left = right - 1
+        frac = min(1.0, (batch - self._batches[left]) / (self._batches[right] - self._batches[left]))
+        return self._rates[left] + frac * (self._rates[right] - self._rates[left])
+
     def partial(self, tokens_per_s: float) -> tuple[float, float]:
         """(batch, power above idle), averaged over how the batch comes and goes when requests come at random.
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from selector.core.planner import Demand, Plan, Planner
-from selector.core.poolload import PoolLoad
+from selector.core.poolload import PoolCurve, PoolLoad
 from tests.fleets import ARMS, acceptance_model, specs_of
 
 QUANTILE = 0.9
@@ -195,6 +195,29 @@ def test_the_backends_that_share_hold_the_population(population: float) -> None:
     at_batch = load.point(population / backends)
     assert plan.tokens_per_s_of["none"] == pytest.approx(backends * at_batch.tokens_per_s, rel=0.02)
     assert plan.batch_of["none"] >= population / backends
+
+
+@pytest.mark.parametrize("beyond", [2, 10, 30])
+def test_with_overflow_too_as_many_requests_are_there_as_there_are_clients(beyond: int) -> None:
+    arms, asked = ("dspark-8", "dflash-16"), demand("code", 1.0, target_ms=8.0)
+    loads = {spec.arm: PoolLoad(spec, [(asked, 1.0)], acceptance_model(), QUANTILE) for spec in specs_of(*arms)}
+    places = loads["dspark-8"].full().batch
+    plan = planner(*arms).evaluate([asked], {asked.key: "dspark-8"}, population=places + beyond)
+    assert plan.within_targets
+    there = {arm: PoolCurve(load, load.full()).at(plan.tokens_per_s_of[arm])[0] for arm, load in loads.items()}
+    assert there["dspark-8"] == pytest.approx(places, rel=0.01)
+    assert sum(there.values()) == pytest.approx(places + beyond, rel=0.01)
+
+
+def test_overflow_goes_where_so_much_of_it_costs_least() -> None:
+    asked = demand("conversation", 1.0, target_ms=8.0)
+    solver = planner("dspark-8", "eagle3-k1", "dflash-16", "none")
+    few, many = (
+        solver.evaluate([asked], {asked.key: "dspark-8"}, population=population).arms_of[asked.key][1]
+        for population in (60.0, 106.0)
+    )
+    # A block drafter is the cheaper the emptier its backend, and the dearer the fuller.
+    assert (few, many) == ("dflash-16", "eagle3-k1")
 
 
 def test_the_score_is_joules_per_token_with_the_idle_power_of_the_fleet() -> None:

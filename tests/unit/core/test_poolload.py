@@ -59,6 +59,7 @@ def test_the_curve_gives_back_what_a_batch_does(arm: str, target_ms: float | Non
     found_batch, found_w = curve.at(point.tokens_per_s)
     assert load.point(max(1.0, found_batch)).tokens_per_s == pytest.approx(point.tokens_per_s, rel=0.02)
     assert found_w == pytest.approx(point.power_w, rel=0.03)
+    assert curve.rate_at(found_batch) == pytest.approx(point.tokens_per_s, rel=1e-6)
 
 
 def test_beyond_full_the_curve_goes_on_in_proportion() -> None:
