@@ -155,16 +155,19 @@ class PlanScore:
         return self._shared(arms_of, self._population)
 
     def _overflow(self, demand: Demand, arm_of: Mapping[DemandKey, str]) -> Sequence[str]:
-        """The other arms for what the planned one cannot hold, by the cost of so much, a few requests at least."""
+        """The other arms for what the planned one cannot hold, by the cost of so much, a few requests at least.
+
+        With several demands that wait for answers by the cost at the best batch: see `_most_in_system`.
+        """
         chosen = arm_of[demand.key]
         others = [arm for arm in self.ranked[demand.key] if arm != chosen]
-        if len(others) < 2:
+        if len(others) < 2 or (self._population is not None and len(self._demands) > 1):
             return others
         full = self._curve(chosen, [(demand, 1.0)], 1).full
         if self._population is None:
             rest_tokens_per_s = demand.tokens_per_s - self._counts[chosen] * full.tokens_per_s
         else:
-            rest_requests = self._population * self._share_in_system(demand, arm_of) - self._counts[chosen] * full.batch
+            rest_requests = self._population - self._counts[chosen] * full.batch
 
         def cost(arm: str) -> float:
             curve = self._curve(arm, [(demand, 1.0)], 1)
@@ -179,14 +182,6 @@ class PlanScore:
             return watts / (whole * full.tokens_per_s + rate) + _VIOLATION_J_PER_TOKEN * full.missed_frac
 
         return sorted(others, key=cost)
-
-    def _share_in_system(self, demand: Demand, arm_of: Mapping[DemandKey, str]) -> float:
-        """The demand's share of the requests in the system, if every arm gave its demands as many steps a second."""
-
-        def steps(each: Demand) -> float:
-            return each.tokens_per_s / self._acceptance.accept_length(arm_of[each.key], each.text_type)
-
-        return steps(demand) / sum(steps(each) for each in self._demands)
 
     def _distributed(
         self, arms_of: Mapping[DemandKey, tuple[str, ...]], scale: float, *, limited: bool = True
@@ -338,12 +333,20 @@ class PlanScore:
                 low = middle
         return self._distributed(arms_of, high)[0]
 
-    @staticmethod
-    def _most_in_system(held: Sequence[_Held]) -> float:
-        """Requests in the system when every pool's rate is shared evenly by as few backends as hold it."""
+    def _most_in_system(self, held: Sequence[_Held]) -> float:
+        """Requests in the system when every pool's rate is shared evenly by as few backends as hold it.
+
+        With several demands, when the rate is that of full backends and a part of one. That is more than they hold, and
+        makes overflow dearer than it is: which texts it will be of is decided by the targets of those that run then,
+        and plans that build on a certain one do not come about.
+        """
         most = 0.0
         for pool in held:
-            fewest = max(1, math.ceil(pool.tokens_per_s / pool.curve.full.tokens_per_s - 1e-9))
+            backends = pool.tokens_per_s / pool.curve.full.tokens_per_s
+            if len(self._demands) > 1:
+                most += backends * pool.curve.full.batch
+                continue
+            fewest = max(1, math.ceil(backends - 1e-9))
             most += fewest * pool.curve.at(pool.tokens_per_s / fewest)[0]
         return most
 
