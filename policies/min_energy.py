@@ -135,7 +135,7 @@ class MinEnergy:
                 return Decision(backend=None, reason="no backend can serve it")
             planned = next(iter(plan.arms_of.get(key, ())), None)
             placed = self._undisturbing(predictions, planned, fleet)
-            best, reason = self._forecast.least_violation(request, placed, planned=planned)
+            best, reason = self._forecast.least_violation(request, placed)
         else:
             best, reason = self._where_its_prefix_is(look, prefix, *found)
         probe = self._prober.instead(look, best, now_s)

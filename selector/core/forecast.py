@@ -29,8 +29,6 @@ _MOST_PREFILL_FRAC = 0.9
 
 _HOPELESS = 0.95
 """Beyond this probability of a miss, the TBT itself counts."""
-_HARDLY_BETTER = 0.05
-"""A probability of a miss that differs by less is no reason to leave the plan."""
 
 
 class PrefillShare:
@@ -177,11 +175,9 @@ class Forecast:
             load = self._loads[index] = RunningLoad(view, self.backends[index])
         return load
 
-    def least_violation(
-        self, request: RequestView, predictions: Sequence[Prediction], *, planned: str | None = None
-    ) -> tuple[Prediction, str]:
+    def least_violation(self, request: RequestView, predictions: Sequence[Prediction]) -> tuple[Prediction, str]:
         """See the function of that name."""
-        return least_violation(request, predictions, normal_deviate(self._context.tbt_quantile), planned=planned)
+        return least_violation(request, predictions, normal_deviate(self._context.tbt_quantile))
 
     @property
     def prefill_work(self) -> PrefillWork:
@@ -211,15 +207,12 @@ class Forecast:
         return Decision(backend=best.backend, reason=reason, candidates=candidates)
 
 
-def least_violation(
-    request: RequestView, predictions: Sequence[Prediction], deviate: float, *, planned: str | None = None
-) -> tuple[Prediction, str]:
+def least_violation(request: RequestView, predictions: Sequence[Prediction], deviate: float) -> tuple[Prediction, str]:
     """The least bad of predictions of which none is feasible, and the reason in words; `deviate` is the quantile's.
 
     With a place free somewhere: where no running request's target breaks, if there is such a place, and then where the
     request itself most likely meets its target (one broken promise rather than several), or is fastest where there is
-    hardly a chance. The `planned` arm is preferred to one that is hardly better. Without a free place: the shortest
-    queue is the least loaded.
+    hardly a chance. Without a free place: the shortest queue is the least loaded.
     """
     placed = [found for found in predictions if found.fits]
     if not placed:
@@ -231,8 +224,6 @@ def least_violation(
         missed = 0.0
         if target_ms is not None:
             missed = min(_HOPELESS, miss_probability(found.mean_tbt_ms, found.tbt_ms, target_ms, deviate))
-            if found.arm == planned:
-                missed -= _HARDLY_BETTER
         return not found.keeps_others, missed, found.tbt_ms
 
     best = min(placed, key=badness)

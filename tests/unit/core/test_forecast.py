@@ -91,15 +91,6 @@ def test_without_a_feasible_place_it_is_where_the_target_is_likeliest_met() -> N
     assert words.startswith("no place within target, least violation: ")
 
 
-def test_the_planned_arm_is_kept_where_another_is_hardly_better() -> None:
-    predictions = crowded((30, 20), (None, None))
-    likely = [found._replace(mean_tbt_ms=0.99, tbt_ms=1.2 + 0.01 * index) for index, found in enumerate(predictions)]
-    renamed = [likely[0], likely[1]._replace(arm="planned")]
-    request = request_view(tbt_target_ms=1.0)
-    assert least_violation(request, renamed, Z)[0] is renamed[0]
-    assert least_violation(request, renamed, Z, planned="planned")[0] is renamed[1]
-
-
 def shared_gpu(batches: tuple[int, int], target_ms: float | None) -> list[Prediction]:
     """Predictions of a request of code on two servers of one GPU; what runs on the first has a target."""
     specs = [replace(spec, gpus=("g",)) for spec in specs_of("none", "dspark-8")]
