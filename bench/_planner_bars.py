@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from _planner_verdict import comparisons, passes
+from _planner_verdict import comparisons
 
 Row = Mapping[str, Any]
 _MIXED = ("code+romansh", "ten types")
@@ -26,15 +26,18 @@ class Bar:
     out_of_reach: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
 
-    def judge(self, row: Row, figure: float, most: float, least_possible: float = 0.0) -> None:
-        """A cell whose figure may be at most `most`, and at any policy is `least_possible` at least."""
+    def judge(self, row: Row, figure: float, most: float, least_possible: float = 0.0, but: str = "") -> None:
+        """A cell whose figure may be at most `most`, and at any policy is `least_possible` at least.
+
+        `but` says what else speaks against the cell, if anything does.
+        """
         label = f"{row['mix']} {row['load']} {row['target_ms'] or 'no'} ms: {figure:.3f}"
-        if figure <= most:
+        if figure <= most and not but:
             self.met += 1
         elif least_possible > most:
             self.out_of_reach.append(f"{label}, no policy below {least_possible:.3f}")
         else:
-            self.missed.append(label)
+            self.missed.append(label + but)
 
     def __str__(self) -> str:
         cells = self.met + len(self.out_of_reach) + len(self.missed)
@@ -59,8 +62,8 @@ def _steady(rows: Sequence[Row], gpus: int) -> Iterator[Bar]:
             f"steady, {gpus} GPUs, at most {most - 1:.0%} above the best competitor and nobody better for no more"
         )
         for row, found in steady:
-            # A competitor that serves better for no more is a miss whatever the ratio says.
-            bar.judge(row, (found["ratio"] or 0.0) if passes(found, most) else max(most + 1e-3, found["ratio"]), most)
+            served = ", ".join(found["better_served_by"])
+            bar.judge(row, found["ratio"] or 0.0, most, but=f", served better by {served}" if served else "")
         yield bar
     bar = Bar(f"steady, {gpus} GPUs, within 5 % of the oracle in the median")
     over = [row["results"]["min_energy"]["j"] / row["bounds"]["min_energy"] for row, _ in steady]
