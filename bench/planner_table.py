@@ -44,7 +44,7 @@ from _planner_cells import (
     profile,
     prompt_tokens,
 )
-from _planner_verdict import print_summary
+from _planner_verdict import print_summary, read_rows
 
 from selector import __version__
 from selector.core.capacity import most_tokens_per_s
@@ -255,10 +255,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="write a figure (needs matplotlib)")
     options = parser.parse_args()
     if not options.summary:
-        done = set()
-        if options.rows.exists():
-            rows = [json.loads(line) for line in options.rows.read_text(encoding="utf-8").splitlines()]
-            done = {Cell(**{name: row[name] for name in Cell.__slots__}).key for row in rows if "part" in row}
+        done = cells_in(options.rows) if options.rows.exists() else set()
         cells = [
             cell
             for cell in all_cells(options.quick)
@@ -279,6 +276,15 @@ def main() -> None:
                     words += f": left out, {unread}"
                 print(words, flush=True)
     print_summary(options.rows, options.plot)
+    there = cells_in(options.rows)
+    left = Counter(f"{cell.part} {cell.gpus} GPUs" for cell in all_cells(quick=False) if cell.key not in there)
+    if left:
+        print("cells of the whole table not run:", ", ".join(f"{count} of {words}" for words, count in left.items()))
+
+
+def cells_in(rows: Path) -> set[str]:
+    """Keys of the cells that a file has."""
+    return {Cell(**{name: row[name] for name in Cell.__slots__}).key for row in read_rows(rows)}
 
 
 def provenance() -> dict[str, object]:
