@@ -242,7 +242,7 @@ class _FleetSearch:
     def without_targets(self) -> _FleetSearch:
         """The same search for the same load without its targets."""
         levels = [
-            replace(level, demands=tuple(replace(demand, tbt_target_ms=None) for demand in level.demands))
+            replace(level, demands=tuple(demand._replace(tbt_target_ms=None) for demand in level.demands))
             for level in self._levels
         ]
         return _FleetSearch(self._profile_name, self._profile, self._arms, levels, self._limits)
