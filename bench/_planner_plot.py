@@ -17,7 +17,7 @@ _COLOURS = {"same fleet": "#1b6ca8", "least loaded": "#c1666b", "packed": "#d4b4
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Cells in order of the ratio, one line per part and competitor."""
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True)
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4.6), sharey=True)
     for axis, parts in zip(axes, (("steady", "shared"), ("ramp", "trace")), strict=True):
         for against, colour in _COLOURS.items():
             ratios = sorted(
