@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import os
 import subprocess
@@ -16,7 +17,7 @@ from selector import __version__, cli
 from selector.errors import MeterError, PolicyError, UpstreamError
 from tests.profiles import PROFILE
 
-COMMANDS = ("demo", "serve", "simulate", "predict", "check", "classify", "profile", "emulate")
+COMMANDS = cli._COMMANDS
 
 every_command = pytest.mark.parametrize("command", COMMANDS)
 
@@ -72,7 +73,8 @@ except SystemExit:
     print(sorted(name for name in sys.modules if name.startswith("selector.cli.")))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "['selector.cli.classify']"
+    commands = {f"selector.cli.{command}" for command in COMMANDS}
+    assert commands.intersection(ast.literal_eval(done.stdout.splitlines()[-1])) == {"selector.cli.classify"}
 
 
 @pytest.mark.parametrize(
