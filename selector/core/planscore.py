@@ -1,8 +1,9 @@
 """What an assignment of demands to arms costs: how many backends of each arm run, at what batch, at what power.
 
-Demands get their places in the order of their rates, each on its own arm first; what an arm's backends cannot hold
-within the targets goes to the arm that serves so much of it at the least cost, and so on. How a pool then runs depends
-on what decides the load:
+Demands get their places each on its own arm first. Requests do not come sorted: where those planned for an arm are more
+than its backends hold within the targets, each demand has the same share of its requests there. The rest goes, in the
+order of the rates, to the arm that serves so much of it at the least cost, and so on. How a pool then runs depends on
+what decides the load:
 
     rates given          Clients come whatever happens. Backends are filled to b* one after the other and the rest
                          idles: a pool of rate R runs ⌊R / r(b*)⌋ full backends and a partial one. Score: the power.
@@ -189,24 +190,30 @@ class PlanScore:
         """The pools with what each gets of the demands at `scale` times their rates; and what none can hold."""
         slowdowns = self._slowdowns(arms_of)
         mixes: dict[str, list[tuple[Demand, float]]] = {}
-        curves: dict[str, PoolCurve] = {}
+        for index in self._order:
+            demand = self._demands[index]
+            if (rate := demand.tokens_per_s * scale) > 1e-9:
+                mixes.setdefault(arms_of[demand.key][0], []).append((demand, rate))
+        rests: dict[DemandKey, float] = {}
+        for arm, mix in mixes.items() if limited else ():
+            wanted = sum(rate for _, rate in mix)
+            room = self._counts[arm] * self._curve(arm, mix, slowdowns.get(arm, 1)).full.tokens_per_s
+            if wanted > room:
+                mixes[arm] = [(demand, rate * room / wanted) for demand, rate in mix]
+                rests.update((demand.key, rate * (1.0 - room / wanted)) for demand, rate in mix)
         unserved = 0.0
         for index in self._order:
             demand = self._demands[index]
-            rest = demand.tokens_per_s * scale
-            for arm in arms_of[demand.key]:
-                there = mixes.get(arm, [])
-                curve = self._curve(arm, [*there, (demand, rest)], slowdowns.get(arm, 1))
-                taken = rest
-                if limited:
-                    room = self._counts[arm] * curve.full.tokens_per_s - sum(rate for _, rate in there)
-                    taken = min(rest, room)
-                if taken > 1e-9:
-                    mixes[arm] = [*there, (demand, taken)]
-                    curves[arm] = curve
-                    rest -= taken
+            rest = rests.get(demand.key, 0.0)
+            for arm in arms_of[demand.key][1:]:
                 if rest <= 0.0:
                     break
+                there = mixes.get(arm, [])
+                curve = self._curve(arm, [*there, (demand, rest)], slowdowns.get(arm, 1))
+                taken = min(rest, self._counts[arm] * curve.full.tokens_per_s - sum(rate for _, rate in there))
+                if taken > 1e-9:
+                    mixes[arm] = [*there, (demand, taken)]
+                    rest -= taken
             unserved += max(0.0, rest)
         held = [
             _Held(arm, self._curve(arm, mix, slowdowns.get(arm, 1)), sum(r for _, r in mix), self._counts[arm])

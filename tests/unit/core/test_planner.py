@@ -97,6 +97,21 @@ def test_what_one_pool_cannot_hold_flows_to_the_next() -> None:
     assert sum(plan.tokens_per_s_of.values()) == pytest.approx(60.0 * 250.0, rel=1e-6)
 
 
+def test_demands_that_share_a_full_arm_overflow_alike() -> None:
+    """Requests come mixed: the larger demand does not get its places first."""
+    demands = [demand("code", 60.0), demand("romansh", 30.0)]
+    solver = planner("dspark-8", "eagle3-k1", "eagle3-k1")
+    shared = solver.evaluate(demands, dict.fromkeys([each.key for each in demands], "dspark-8"))
+    room = shared.tokens_per_s_of["dspark-8"]
+    curve = PoolLoad(
+        solver._pools["dspark-8"].spec, [(each, each.tokens_per_s) for each in demands], acceptance_model(), QUANTILE
+    )
+    assert room == pytest.approx(curve.full().tokens_per_s, rel=0.02)
+    apart = solver.solve(demands)
+    assert apart.arms_of["code", None][0] == "dspark-8"
+    assert apart.arms_of["romansh", None][0] == "eagle3-k1"
+
+
 def test_bursts_of_prefill_leave_less_room_under_a_target() -> None:
     calm = demand("romansh", 20.0, target_ms=12.0)
     bursts = [
