@@ -199,15 +199,14 @@ class PlanScore:
         for index in self._order:
             demand = self._demands[index]
             rest = rests[demand.key]
-            for arm in arms_of[demand.key][alike:]:
+            for arm in arms_of[demand.key][1:] if alike else arms_of[demand.key]:
                 if rest <= 0.0:
                     break
                 there = mixes.get(arm, [])
                 taken = rest
                 if limited:
-                    curve = self._curve(arm, [*there, (demand, rest)], slowdowns.get(arm, 1))
-                    room = self._counts[arm] * curve.full.tokens_per_s - sum(rate for _, rate in there)
-                    taken = min(rest, room)
+                    room = self._room(arm, [*there, (demand, rest)], slowdowns)
+                    taken = min(rest, room - sum(rate for _, rate in there))
                 if taken > 1e-9:
                     mixes[arm] = [*there, (demand, taken)]
                     rest -= taken
@@ -232,11 +231,15 @@ class PlanScore:
             mixes.setdefault(arms_of[demand.key][0], []).append((demand, rates[demand.key]))
         for arm, mix in mixes.items():
             wanted = sum(rate for _, rate in mix)
-            room = self._counts[arm] * self._curve(arm, mix, slowdowns.get(arm, 1)).full.tokens_per_s
+            room = self._room(arm, mix, slowdowns)
             if wanted > room:
                 mixes[arm] = [(demand, rate * room / wanted) for demand, rate in mix]
                 rests.update((demand.key, rate * (1.0 - room / wanted)) for demand, rate in mix)
         return mixes, rests
+
+    def _room(self, arm: str, mix: Sequence[tuple[Demand, float]], slowdowns: Mapping[str, int]) -> float:
+        """Tokens per second that all backends of the arm hold of a mix within the targets."""
+        return self._counts[arm] * self._curve(arm, mix, slowdowns.get(arm, 1)).full.tokens_per_s
 
     def _slowdowns(self, arms_of: Mapping[DemandKey, tuple[str, ...]]) -> Mapping[str, int]:
         """How many servers take turns on the GPUs of each planned arm, when all planned arms work."""
