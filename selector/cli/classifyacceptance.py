@@ -10,7 +10,7 @@ from selector.core.acceptance import AcceptanceModel, Estimate
 from selector.core.acceptancestate import fingerprint, restore
 from selector.core.texttype import TextEstimate
 from selector.errors import DomainError, StateError
-from selector.files.acceptance_state import read_acceptance
+from selector.files.acceptance_state import REMEDY, read_acceptance
 from selector.files.fleet import load_fleet_with_profiles
 
 
@@ -27,7 +27,7 @@ def learnt_acceptance(config: Path) -> AcceptanceModel:
         try:
             restore(model, saved.state)
         except DomainError as bad:
-            raise StateError(snapshot, str(bad), "delete it; what it had learnt is learnt again") from None
+            raise StateError(snapshot, str(bad), REMEDY) from None
     return model
 
 

@@ -20,7 +20,7 @@ from selector.errors import StateError
 from selector.files.validation import FileModel, read_text
 
 FORMAT = "drafter-selector/acceptance"
-_REMEDY = "delete it; what it had learnt is learnt again"
+REMEDY = "delete it; what it had learnt is learnt again"
 
 RouterId = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 
@@ -75,7 +75,7 @@ def read_acceptance(path: Path, *, target: str, fingerprint: str) -> AcceptanceF
     try:
         data = orjson.loads(text)
     except orjson.JSONDecodeError as bad:
-        raise StateError(str(path), f"is not JSON ({bad})", _REMEDY) from None
+        raise StateError(str(path), f"is not JSON ({bad})", REMEDY) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise StateError(f"{path}: format", "is not that of an acceptance snapshot", "choose another file")
     if data.get("version") != 2:
@@ -83,7 +83,7 @@ def read_acceptance(path: Path, *, target: str, fingerprint: str) -> AcceptanceF
     try:
         snapshot = _FILE.validate_python(data)
     except ValidationError as invalid:
-        raise StateError(*_told(str(path), invalid), _REMEDY) from None
+        raise StateError(*_told(str(path), invalid), REMEDY) from None
     _require_same(str(path), snapshot, target, fingerprint)
     return snapshot
 
