@@ -27,6 +27,7 @@ from itertools import islice
 
 from selector.core.demandestimate import DemandEstimate
 from selector.core.forecast import Forecast, Look
+from selector.core.handover import Handover
 from selector.core.livesettings import ArmSetting
 from selector.core.planner import Demand, DemandKey, Plan, Planner
 from selector.core.policy import PolicyContext
@@ -117,6 +118,9 @@ class MinEnergy:
         self._planned_for = _Load([], None)
         self._available: list[bool] = []
         self._usable: dict[str, int] = {}
+        self._wanted: Plan | None = None
+        """A plan that waits for the servers that it leaves to have little to do."""
+        self._handover = Handover(self._of_arm, self._forecast.neighbours, holds_s=params.renew_s)
         self._making: Generator[None, None, Plan] | None = None
         self._making_for = self._planned_for
         self._now_s = self._planned_s = self._looked_s = self._scored_s = -math.inf
@@ -235,6 +239,7 @@ class MinEnergy:
             self._usable = {arm: sum(available[index] for index in indices) for arm, indices in self._of_arm.items()}
             self._begin(self._load(fleet), fleet)
             self._score(None)
+            self._wanted = None
             assert self._plan is not None
             plan = self._plan
         if key not in plan.arms_of:
@@ -242,6 +247,8 @@ class MinEnergy:
         if self._making is not None:
             if now_s - self._scored_s >= _QUIET_S:  # nothing has ended for a while
                 self._score(_SCORED_WHEN_QUIET)
+        elif self._wanted is not None and self._handover.is_due(self._wanted, plan, fleet, self._output_tokens()):
+            self._plan, self._wanted = self._wanted, None
         elif now_s - self._looked_s >= self._params.replan_s:
             load = self._load(fleet)
             renewed = now_s - self._planned_s >= self._params.renew_s
@@ -308,8 +315,20 @@ class MinEnergy:
                 if assignments is not None:
                     assignments -= 1
         except StopIteration as end:
-            self._plan, self._planned_for, self._planned_s = end.value, self._making_for, self._now_s
+            self._planned_for, self._planned_s = self._making_for, self._now_s
             self._making = None
+            self._follow(end.value)
+
+    def _follow(self, plan: Plan) -> None:
+        """Puts a new plan in force; one that wakes servers beside others that work waits, see `handover`."""
+        waits = plan.instead_of is not None and self._handover.wakes(plan, plan.instead_of)
+        self._plan, self._wanted = (plan.instead_of, plan) if waits else (plan, None)
+
+    def _output_tokens(self) -> float:
+        """Mean answer of the demands that are planned for."""
+        demands = self._planned_for.demands
+        requests_per_s = sum(demand.requests_per_s for demand in demands)
+        return sum(demand.tokens_per_s for demand in demands) / requests_per_s if requests_per_s else 1.0
 
     def state(self) -> dict[str, object]:
         """The plan in force."""

@@ -30,23 +30,53 @@ _PRIOR_BINS = 4.0
 _MOST_Q = 3.0
 """A single burst (all clients starting at once) tells no more than this."""
 _CLOSED_BELOW, _OPEN_ABOVE = 0.35, 0.5
+_RECENT_FRAC = 0.2
+"""The last part of the window, whose rate is compared with that of the whole."""
+_JUMP_DEVIATIONS = 2.0
+"""Standard deviations by which the recent rate must differ to be believed alone."""
 
 
 class _Arrivals:
-    """Arrival rate and mean lengths of one demand; older arrivals fade over the window."""
+    """Arrival rate and mean lengths of one demand; older arrivals fade over the window, and sooner after a jump."""
 
-    __slots__ = ("count", "output_tokens", "prompt_tokens", "since_s", "then_s")
+    __slots__ = ("count", "output_tokens", "prompt_tokens", "recent", "since_s", "then_s")
 
     def __init__(self, now_s: float) -> None:
-        self.count = self.prompt_tokens = self.output_tokens = 0.0
+        self.count = self.recent = self.prompt_tokens = self.output_tokens = 0.0
         self.since_s = self.then_s = now_s
 
     def add(self, request: RequestView, now_s: float, window_s: float) -> None:
         keep = math.exp((self.then_s - now_s) / window_s)
         self.count = self.count * keep + 1.0
+        self.recent = self.recent * keep ** (1.0 / _RECENT_FRAC) + 1.0
         self.prompt_tokens = self.prompt_tokens * keep + request.prompt_tokens
         self.output_tokens = self.output_tokens * keep + request.expected_output_tokens
         self.then_s = now_s
+
+    def follow_jump(self, now_s: float, window_s: float) -> None:
+        """Forgets what came before the last part of the window where the rate in it is clearly another.
+
+        At a steady rate r of independent arrivals the rate over a memory of v seconds has the variance r / 2 v, and
+        requests that come together add to it.
+        """
+        recent_s = _RECENT_FRAC * window_s
+        age_s = now_s - self.since_s
+        if age_s < 3.0 * recent_s:
+            return
+        rate = self.count * math.exp((self.then_s - now_s) / window_s) / (window_s * -math.expm1(-age_s / window_s))
+        recent = self.recent * math.exp((self.then_s - now_s) / recent_s) / recent_s
+        if abs(recent - rate) > _JUMP_DEVIATIONS * math.sqrt(rate / (2.0 * recent_s)):
+            # As if the first request had come `recent_s` ago, and all since then at the recent rate.
+            self.since_s = now_s - recent_s
+            scale = (
+                recent
+                * window_s
+                * -math.expm1(-_RECENT_FRAC)
+                / (self.count * math.exp((self.then_s - now_s) / window_s))
+            )
+            self.count *= scale
+            self.prompt_tokens *= scale
+            self.output_tokens *= scale
 
     def demand(self, key: DemandKey, now_s: float, window_s: float, work: PrefillWork) -> Demand | None:
         faded = self.count * math.exp((self.then_s - now_s) / window_s)
@@ -140,6 +170,7 @@ class DemandEstimate:
         """The present demands; those that have faded away are forgotten."""
         demands = []
         for key, arrivals in list(self._arrivals.items()):
+            arrivals.follow_jump(now_s, self._window_s)
             demand = arrivals.demand(key, now_s, self._window_s, work)
             if demand is None:
                 del self._arrivals[key]

@@ -105,7 +105,7 @@ class Planner:
         the system whatever the plan, and the rates tell only their shares; it is above 0. `settings` are the live
         settings to choose from by arm, those in force first (default: all, as launched first). With a `current` plan
         whose score would be within `keep_within_frac` of the best, its assignment is kept, and so are settings: moving
-        traffic costs more than it gains. Demands may be empty.
+        traffic costs more than it gains; another plan says what it is `instead_of`. Demands may be empty.
         """
         counts = self._counts(usable)
         if not demands or not any(counts.values()):
@@ -113,7 +113,7 @@ class Planner:
         merged, member_of = self._merge.merged(demands)
         scored = self._scored(merged, counts, population, settings, keep_within_frac)
         plan = yield from self._searched(merged, scored, current, keep_within_frac)
-        return replace(plan, arms_of={demand.key: plan.arms_of[member_of[demand.key]] for demand in demands})
+        return _for_all(plan, demands, member_of)
 
     def extended(
         self,
@@ -206,7 +206,7 @@ class Planner:
         best = yield from search.best(starts)
         if kept is not None and kept.score <= best.score + keep_within_frac * abs(best.score):
             return kept
-        return best
+        return best if kept is None else replace(best, instead_of=kept)
 
     def _counts(self, usable: Mapping[str, int] | None) -> dict[str, int]:
         """Backends by arm that may be planned with."""
@@ -214,6 +214,15 @@ class Planner:
         if usable is None:
             return counts
         return {arm: min(count, usable.get(arm, 0)) for arm, count in counts.items()}
+
+
+def _for_all(plan: Plan, demands: Sequence[Demand], member_of: Mapping[DemandKey, DemandKey]) -> Plan:
+    """The plan of merged demands as one for each of those that they stand for."""
+    return replace(
+        plan,
+        arms_of={demand.key: plan.arms_of[member_of[demand.key]] for demand in demands},
+        instead_of=None if plan.instead_of is None else _for_all(plan.instead_of, demands, member_of),
+    )
 
 
 def _pools(backends: Sequence[BackendSpec]) -> dict[str, Pool]:

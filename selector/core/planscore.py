@@ -22,8 +22,9 @@ request in the system is charged its part of the idle power. With rates given th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.livesettings import ArmSetting
@@ -31,10 +32,12 @@ from selector.core.plansearch import clearly_less
 from selector.core.policy import BackendSpec
 from selector.core.poolload import Demand, DemandKey, PoolCurve, PoolLoad
 
-_UNSERVED_J_PER_TOKEN = 1e3
+UNSERVED_J_PER_TOKEN = 1e3
 """Price of a token that no place is left for: above any real cost, so that serving always wins."""
-_VIOLATION_J_PER_TOKEN = 1e1
+VIOLATION_J_PER_TOKEN = 1e1
 """Price of a token served outside its target: above any real cost, below not serving."""
+_GROWN = (2.0, 4.0)
+"""Loads, as multiples of the present one, for which a choice among servers that share a GPU has to be good too."""
 _FEW_REQUESTS = 4.0
 """What overflows by chance alone comes to about so many requests at a time."""
 _BISECTIONS = 14
@@ -62,6 +65,8 @@ class Plan:
     """Live settings of the backends of each planned arm that has some."""
     within_targets: bool = True
     """Whether every demand has places within its target, and all clients do where they wait for answers."""
+    instead_of: Plan | None = None
+    """The assignment in force planned for the same load, where this one costs less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,17 @@ class _Held:
     tokens_per_s: float
     backends: int
     """Those that are usable."""
+
+
+class _Run(NamedTuple):
+    """Pools that serve their parts of the demands at given rates."""
+
+    power_w: float
+    """Above idle."""
+    score: float
+    """The power, and what slower answers are worth less."""
+    served: float
+    """Tokens per second."""
 
 
 class PlanScore:
@@ -129,7 +145,7 @@ class PlanScore:
         def price(arm: str) -> float:
             curves = [self._curve_at(arm, setting, [(demand, 1.0)], 1) for setting in self._settings.get(arm, (None,))]
             return min(
-                curve.least_cost(self._holding_w) + _VIOLATION_J_PER_TOKEN * curve.full.missed_frac for curve in curves
+                curve.least_cost(self._holding_w) + VIOLATION_J_PER_TOKEN * curve.full.missed_frac for curve in curves
             )
 
         return tuple(sorted(self.arms, key=price))
@@ -181,7 +197,7 @@ class PlanScore:
             rate = part * full.tokens_per_s if self._population is None else curve.rate_at(part * full.batch)
             batch, watts = curve.at(rate)
             watts += whole * full.power_w + self._holding_w * (whole * full.batch + batch)
-            return watts / (whole * full.tokens_per_s + rate) + _VIOLATION_J_PER_TOKEN * full.missed_frac
+            return watts / (whole * full.tokens_per_s + rate) + VIOLATION_J_PER_TOKEN * full.missed_frac
 
         return sorted(others, key=cost)
 
@@ -189,7 +205,7 @@ class PlanScore:
         self, arms_of: Mapping[DemandKey, tuple[str, ...]], scale: float, *, limited: bool = True
     ) -> tuple[list[_Held], float]:
         """The pools with what each gets of the demands at `scale` times their rates; and what none can hold."""
-        slowdowns = self._slowdowns(arms_of)
+        slowdowns, resting = self._taking_turns(arms_of)
         mixes: dict[str, list[tuple[Demand, float]]] = {}
         rests = {demand.key: demand.tokens_per_s * scale for demand in self._demands}
         alike = limited and self._population is None
@@ -202,6 +218,8 @@ class PlanScore:
             for arm in arms_of[demand.key][1:] if alike else arms_of[demand.key]:
                 if rest <= 0.0:
                     break
+                if arm in resting:
+                    continue
                 there = mixes.get(arm, [])
                 taken = rest
                 if limited:
@@ -241,14 +259,16 @@ class PlanScore:
         """Tokens per second that all backends of the arm hold of a mix within the targets."""
         return self._counts[arm] * self._curve(arm, mix, slowdowns.get(arm, 1)).full.tokens_per_s
 
-    def _slowdowns(self, arms_of: Mapping[DemandKey, tuple[str, ...]]) -> Mapping[str, int]:
-        """How many servers take turns on the GPUs of each planned arm, when all planned arms work."""
+    def _taking_turns(self, arms_of: Mapping[DemandKey, tuple[str, ...]]) -> tuple[Mapping[str, int], Set[str]]:
+        """How many servers take turns on the GPUs of each planned arm, when all planned arms work; and arms that rest.
+
+        What planned arms cannot hold is not given to a server that would take turns with them: it would take as much
+        time from them as it has itself.
+        """
         planned = {arms[0] for arms in arms_of.values()}
-        return {
-            arm: 1 + sum(other in planned for other in self._pools[arm].neighbours)
-            for arm in planned
-            if self._pools[arm].neighbours
-        }
+        sharing = {arm: self._pools[arm].neighbours for arm in planned if self._pools[arm].neighbours}
+        slowdowns = {arm: 1 + sum(other in planned for other in others) for arm, others in sharing.items()}
+        return slowdowns, {other for others in sharing.values() for other in others} - planned
 
     def _curve(self, arm: str, mix: Sequence[tuple[Demand, float]], slowdown: int) -> PoolCurve:
         return self._curve_at(arm, self._setting_of.get(arm), mix, slowdown)
@@ -269,10 +289,25 @@ class PlanScore:
 
     def _filled(self, arms_of: Mapping[DemandKey, tuple[str, ...]], held: Sequence[_Held], unserved: float) -> Plan:
         """Backends filled one after the other, the last one as its requests come and go."""
-        power_w = unserved * _UNSERVED_J_PER_TOKEN
-        in_system = served = 0.0
-        batch_of: dict[str, int] = {}
-        within = unserved <= 0.0
+        run = self._run(held)
+        refused_w = unserved * UNSERVED_J_PER_TOKEN
+        refused_w += sum(pool.tokens_per_s * VIOLATION_J_PER_TOKEN * pool.curve.full.missed_frac for pool in held)
+        score = run.score
+        if run.served > 0.0 and any(self._pools[pool.arm].neighbours for pool in held):
+            grown = [run, *(self._run(self._distributed(arms_of, growth)[0]) for growth in _GROWN)]
+            score = run.served * sum(each.score for each in grown) / sum(each.served for each in grown)
+        return Plan(
+            arms_of=arms_of,
+            batch_of={pool.arm: self._limit(pool.arm, pool.curve.full.batch) for pool in held},
+            power_w=run.power_w + refused_w,
+            score=score + refused_w,
+            tokens_per_s_of={pool.arm: pool.tokens_per_s for pool in held},
+            settings_of=self._settings_of(held),
+            within_targets=unserved <= 0.0 and all(pool.curve.full.within_targets for pool in held),
+        )
+
+    def _run(self, held: Sequence[_Held]) -> _Run:
+        power_w = in_system = served = 0.0
         for pool in held:
             full = pool.curve.full
             whole = int(pool.tokens_per_s / full.tokens_per_s + 1e-9)
@@ -281,21 +316,8 @@ class PlanScore:
             power_w += whole * full.power_w + watts
             in_system += whole * full.batch + batch
             served += pool.tokens_per_s
-            within = within and full.within_targets
-            power_w += pool.tokens_per_s * _VIOLATION_J_PER_TOKEN * full.missed_frac
-            batch_of[pool.arm] = self._limit(pool.arm, full.batch)
-        score = power_w
-        if served > 0.0:
-            score *= 1.0 + self._halved_tbt_frac * math.log2(1.0 + 1e3 * in_system / served)
-        return Plan(
-            arms_of=arms_of,
-            batch_of=batch_of,
-            power_w=power_w,
-            score=score,
-            tokens_per_s_of={pool.arm: pool.tokens_per_s for pool in held},
-            settings_of=self._settings_of(held),
-            within_targets=within,
-        )
+        paced = 1.0 + self._halved_tbt_frac * math.log2(1.0 + 1e3 * in_system / served) if served > 0.0 else 1.0
+        return _Run(power_w, power_w * paced, served)
 
     def _settings_of(self, held: Sequence[_Held]) -> dict[str, Mapping[str, float]]:
         return {pool.arm: self._setting_of[pool.arm].values for pool in held if pool.arm in self._setting_of}
@@ -321,7 +343,7 @@ class PlanScore:
         within = self._holds(held, population) or all(demand.tbt_target_ms is None for demand in self._demands)
         for pool in held:
             within = within and pool.curve.full.within_targets
-            score += _VIOLATION_J_PER_TOKEN * pool.curve.full.missed_frac * pool.tokens_per_s / rates
+            score += VIOLATION_J_PER_TOKEN * pool.curve.full.missed_frac * pool.tokens_per_s / rates
         batches = [
             pool.curve.at(scale * pool.tokens_per_s / count)[0] for pool, count in zip(held, backends, strict=True)
         ]
