@@ -23,6 +23,8 @@ from selector.profiler.clock import MonotonicClock
 from selector.profiler.server import start_process, stop_process, tail
 
 HOOK = Path(__file__).resolve().parent / "hook"
+_NCCL_PORTS = 5_000
+"""Above the port of a server: where its ranks meet."""
 _PROBE_TOKENS = 256
 _PROBE_TOLERANCE = 0.15
 
@@ -68,7 +70,9 @@ async def started(
         coming: list[_Coming] = []
         for command, backend in zip(commands, loaded.fleet.backends, strict=True):
             env = {**plan.servers.env, **command.env, **_imposed(accept.get(command.arm), plan)}
-            argv = (plan.servers.python, *command.words[1:], *plan.servers.flags)
+            # Servers that start together would look for a free port for their ranks at once and find the same.
+            rendezvous = ("--nccl-port", str(int(str(backend.url).rpartition(":")[2]) + _NCCL_PORTS))
+            argv = (plan.servers.python, *command.words[1:], *rendezvous, *plan.servers.flags)
             log = logs / f"{command.backend}.log"
             process = start_process(argv, env, log)
             stack.push_async_callback(stop_process, process, clock)
@@ -84,7 +88,8 @@ async def started(
             wanted = {name: length for name, length in accept.get(server.arm, {}).items() if name in checked}
             # A server that changes its depth takes the length of any of them, from depth 1 on.
             least = {name: 1.0 + plan.survival.get(name, 0.0) if server.adaptive else wanted[name] for name in wanted}
-            await _check_accept(session, server.url, wanted, least)
+            if server.arm not in plan.servers.unchecked:
+                await _check_accept(session, server.url, wanted, least)
         yield
 
 
