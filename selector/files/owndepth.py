@@ -80,7 +80,7 @@ def _by_plugin(arm: Arm, file: DepthFile, depths: tuple[int, ...]) -> OwnDepth:
 def _by_schedule(profile: Profile, arm: Arm, path: str | None, most_requests: int) -> OwnDepth:
     schedule = DEFAULT_SCHEDULES[max(DEFAULT_SCHEDULES)] if path is None else read_adaptive_config(Path(path))
     steps = {profile.arm(each).verify_tokens - 1: profile.cost(each).step for each in arm.depths}
-    table, graphs = depth_table(steps), graph_batches((*profile.common_flags, *arm.launch.flags))
+    table, graphs = depth_table(steps), graph_batches((*arm.launch.flags, *profile.common_flags))
     return OwnDepth(
         start=partial(ScheduledDepths, schedule, table, graphs, start_depth=_start_depth(arm, tuple(steps))),
         tiers=tiers_by_batch(priced_schedule(schedule, table), graphs, most_requests),
