@@ -57,9 +57,7 @@ def own_depth(by: str, *, survival_rate: float = 0.6, default_target_ms: float |
 
 def choosing(spec: BackendSpec, own: OwnDepth) -> BackendSpec:
     """A backend of `dspark-8` whose engine chooses among all depths."""
-    depths = tuple(
-        replace(spec, arm=arm, cost=replace(arm_cost(arm), prefill=spec.cost.prefill)) for arm in DEPTH_ARMS
-    )
+    depths = tuple(replace(spec, arm=arm, cost=replace(arm_cost(arm), prefill=spec.cost.prefill)) for arm in DEPTH_ARMS)
     return replace(spec, depths=depths, own_depth=own)
 
 

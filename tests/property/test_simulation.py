@@ -62,9 +62,7 @@ def fleets(draw: st.DrawFn) -> tuple[BackendSpec, ...]:
 
 def spec_of(name: str, arm: str, gpu: str, *, places: int, kv_tokens: int) -> BackendSpec:
     own = arm.removeprefix("own depth by ")
-    fixed = backend_spec(
-        name, arm if own == arm else "dspark-8", max_running_requests=places, max_kv_tokens=kv_tokens
-    )
+    fixed = backend_spec(name, arm if own == arm else "dspark-8", max_running_requests=places, max_kv_tokens=kv_tokens)
     return replace(fixed if own == arm else choosing(fixed, own_depth(own)), gpus=(gpu,))
 
 
