@@ -132,7 +132,7 @@ class Arm(FileModel):
     cannot_serve: tuple[Capability, ...] = ()
     takes_tbt_target: bool | None = None
     """Its engine chooses its draft depth by the targets of its requests, and the router tells it them."""
-    depths: tuple[str, ...] = ()
+    depths: tuple[str, ...] | None = None
     """Where its engine chooses its draft depth: the arms whose costs and acceptance its depths have, shallowest first.
 
     `launch` says how it chooses (`files.owndepth`). `cells` and `acceptance` may then be left out: the deepest's count.

@@ -11,13 +11,18 @@ _OF_DEEPEST = frozenset({"cells", "acceptance", "context_slope", "prefill", "pre
 
 
 def with_those_of_the_deepest(arms: Mapping[str, Any]) -> dict[str, Any]:
-    """The arms of a profile's JSON; what an arm with depths leaves out is what the arm of its deepest has."""
+    """The arms of a profile's JSON; what an arm with depths leaves out is what the arm of its deepest has.
+
+    Raises `ValueError` where there is no such arm.
+    """
     filled = {}
     for name, arm in arms.items():
         depths = arm.get("depths") if isinstance(arm, dict) else None
         last = depths[-1] if isinstance(depths, list) and depths else None
-        deepest = arms.get(last) if isinstance(last, str) else None
-        if isinstance(deepest, dict):
+        if isinstance(last, str):
+            deepest = arms.get(last)
+            if not isinstance(deepest, dict) or deepest.get("depths"):
+                raise ValueError(f"arms.{name}.depths {_not_fixed(last)}")
             filled[name] = {**{key: deepest[key] for key in sorted(_OF_DEEPEST & deepest.keys())}, **arm}
         else:
             filled[name] = arm
@@ -31,7 +36,7 @@ def depths_problem(name: str, arms: Mapping[str, Arm]) -> str | None:
         return None
     unknown = [each for each in arm.depths if each not in arms or arms[each].depths]
     if unknown:
-        return f"names {unknown[0]!r}, which is no arm of a fixed depth here"
+        return _not_fixed(unknown[0])
     widths = [arms[each].verify_tokens for each in arm.depths]
     if widths != sorted(set(widths)) or len(widths) < 2 or widths[-1] != arm.verify_tokens:
         own = arm.verify_tokens
@@ -40,3 +45,7 @@ def depths_problem(name: str, arms: Mapping[str, Arm]) -> str | None:
     if any(each.algorithm != arm.algorithm or each.topk not in (None, 1) for each in drafting):
         return f"has arms of another algorithm than {arm.algorithm}, or of more than topk 1"
     return None
+
+
+def _not_fixed(name: str) -> str:
+    return f"names {name!r}, which is no arm of a fixed depth here"

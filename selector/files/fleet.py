@@ -315,7 +315,7 @@ class LoadedFleet:
         pairs = [
             (arm, self.profiles[backend.profile])
             for backend in self.fleet.backends
-            for arm in (backend.arm, *self.profiles[backend.profile].arm(backend.arm).depths)
+            for arm in (backend.arm, *(self.profiles[backend.profile].arm(backend.arm).depths or ()))
         ]
         options = self.fleet.acceptance
         return PolicyContext(

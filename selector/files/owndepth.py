@@ -36,7 +36,7 @@ _STEPS_FLAG = "--speculative-num-steps"
 
 def with_own_depth(spec: BackendSpec, profile: Profile) -> BackendSpec:
     """The backend of an arm that has depths, told of them. Raises `InputError` as `own_depth` does."""
-    costs = [profile.cost(name) for name in profile.arm(spec.arm).depths]
+    costs = [profile.cost(name) for name in profile.arm(spec.arm).depths or ()]
     depths = tuple(
         replace(spec, arm=at.arm, cost=replace(spec.cost, arm=at.arm, verify_tokens=at.verify_tokens, step=at.step))
         for at in costs
@@ -51,7 +51,7 @@ def own_depth(profile: Profile, name: str, most_requests: int) -> OwnDepth:
     """
     arm = profile.arm(name)
     where = f"profile {profile.gpu.name} {profile.target.name}: arms.{name}"
-    depths = tuple(profile.arm(each).verify_tokens - 1 for each in arm.depths)
+    depths = tuple(profile.arm(each).verify_tokens - 1 for each in arm.depths or ())
     path = arm.launch.env.get(VARIABLE) or flag_value(arm.launch.flags, ADAPTIVE_CONFIG_FLAG)
     if path is not None and not Path(path).is_file():
         return OwnDepth(
@@ -79,7 +79,7 @@ def _by_plugin(arm: Arm, file: DepthFile, depths: tuple[int, ...]) -> OwnDepth:
 
 def _by_schedule(profile: Profile, arm: Arm, path: str | None, most_requests: int) -> OwnDepth:
     schedule = DEFAULT_SCHEDULES[max(DEFAULT_SCHEDULES)] if path is None else read_adaptive_config(Path(path))
-    steps = {profile.arm(each).verify_tokens - 1: profile.cost(each).step for each in arm.depths}
+    steps = {profile.arm(each).verify_tokens - 1: profile.cost(each).step for each in arm.depths or ()}
     table, graphs = depth_table(steps), graph_batches((*arm.launch.flags, *profile.common_flags))
     return OwnDepth(
         start=partial(ScheduledDepths, schedule, table, graphs, start_depth=_start_depth(arm, tuple(steps))),
