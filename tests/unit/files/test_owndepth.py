@@ -38,10 +38,8 @@ def fleet_of(profile: Profile) -> LoadedFleet:
 
 
 def exported(kind: str, out: Path, *options: str) -> Path:
-    assert (
-        drafter_selector(["export", kind, "--profile", PROFILE, "--text-type", "code", *options, "--out", str(out)])
-        == 0
-    )
+    of_code = ["--profile", PROFILE, "--text-type", "code"]
+    assert drafter_selector(["export", kind, *of_code, *options, "--out", str(out)]) == 0
     return out
 
 
@@ -68,6 +66,7 @@ def test_profiles_without_such_an_arm_stay_as_they_were() -> None:
     ("change", "words"),
     [
         ({"depths": ["none", "eagle3-k9"]}, "'eagle3-k9', which is no arm of a fixed depth"),
+        ({"depths": ["eagle3-k9", "eagle3-k3"]}, "'eagle3-k9', which is no arm of a fixed depth"),
         ({"depths": ["none", "own"]}, "'own', which is no arm of a fixed depth"),
         ({"depths": ["eagle3-k1", "none", "eagle3-k3"]}, "must be two at least, rise"),
         ({"depths": ["eagle3-k3"]}, "must be two at least, rise"),
@@ -135,7 +134,7 @@ def test_a_file_that_is_on_the_engines_machine_alone_does_for_predictions(tmp_pa
     ("spoil", "words"),
     [
         (lambda file: file.write_text("{"), "is not JSON"),
-        (lambda file: file.write_text(file.read_text().replace('"depth":', '"deep":')), "deep"),
+        (lambda file: file.write_text(file.read_text().replace('"depth":', '"deep":')), r"depths\[0\]\.depth"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_with_the_backend(
