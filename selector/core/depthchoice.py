@@ -10,7 +10,9 @@ request is most likely to meet it. A change costs the engine a swap of its graph
     - and it waits `dwell_steps` steps after the last one.
 
 Positions deeper than the present depth are not observed. So every now and then a deeper depth is tried for a few steps,
-if it meets the target and would pay were all its drafts accepted; trials that change nothing become rarer.
+if it meets the target and would pay were all its drafts accepted; trials that change nothing become rarer. At depth 0
+nothing is observed at all, and what is known is of the text that was there when drafting stopped: from there a depth is
+tried that would meet the target were all its drafts accepted.
 
 No clock and no chance: the ranks of a tensor-parallel engine see the same batches and must choose alike.
 """
@@ -117,14 +119,14 @@ class DepthChoice:
             j = step_j / lengths[depth]
             if depth == current:
                 current_j, current_ms = j, tbt_ms
+            elif deeper < 0 and depth > current and (ms / (depth + 1) if current == 0 else tbt_ms) <= clear_ms:
+                deeper, deeper_j = depth, step_j / (depth + 1)
             if tbt_ms > bound_ms:
                 continue
             if j < best_j:
                 best, best_j = depth, j
             if j < settled_j and (tbt_ms <= clear_ms or depth == current):
                 settled, settled_j = depth, j
-            if depth > current and deeper < 0 and tbt_ms <= clear_ms:
-                deeper, deeper_j = depth, step_j / (depth + 1)
         if best < 0:
             return self._nearest(batch, context_tokens, bound_ms)
         if current_ms > bound_ms:
