@@ -93,13 +93,26 @@ def test_goodput_counts_at_the_depth_that_was_predicted() -> None:
 
 
 def test_a_neighbour_on_its_gpu_is_kept_at_whatever_depth_keeps_it() -> None:
-    """A second busy server halves the pace of 8 requests of Romansh: at 11 ms only drafting keeps them within 11.5."""
+    """A second busy server halves the pace: 63 requests of Romansh take 15 ms a token without drafts, 27 at depth 7."""
     shared = [replace(spec, gpus=("gpu",)) for spec in (OWN, backend_spec("b1", "none"))]
     context = policy_context(shared)
-    running = (LoadGroup(text_type="code", tbt_target_ms=11.0, requests=8),)
-    views = (backend_view(shared[0], batch=8, groups=running), backend_view(shared[1]))
-    fleet = replace(fleet_view(shared), backends=views)
-    assert Forecast(context).look(request_view(), fleet).at(1).keeps_others  # type: ignore[union-attr]  # it can serve
+    for target_ms, kept in ((20.0, True), (8.0, False)):
+        running = (LoadGroup(text_type="romansh", tbt_target_ms=target_ms, requests=63),)
+        views = (backend_view(shared[0], batch=63, groups=running), backend_view(shared[1]))
+        found = Forecast(context).look(request_view(), replace(fleet_view(shared), backends=views)).at(1)
+        assert found is not None and found.keeps_others == kept
+
+
+@pytest.mark.parametrize(("target_ms", "arm"), [(None, "dspark-8"), (6.5, "eagle3-k1")])
+def test_the_targets_of_those_who_run_there_count_too(target_ms: float | None, arm: str) -> None:
+    """24 requests of code make depth 7 cheapest, at which 8 of Romansh take 7.7 ms a token; 5.1 ms at depth 1."""
+    groups = (
+        LoadGroup(text_type="code", tbt_target_ms=None, requests=24),
+        LoadGroup(text_type="romansh", tbt_target_ms=target_ms, requests=8),
+    )
+    found = predict(request_view(), backend_view(OWN, batch=32, groups=groups), OWN, ACCEPTANCE, quantile=0.9)
+    assert found.acceptance_arm == arm
+    assert found.keeps_others
 
 
 def demand(text_type: str, target_ms: float | None = None) -> Demand:

@@ -18,6 +18,7 @@ from selector.errors import DomainError
 from selector.files.policy import load_policy_file
 from selector.files.trace import TraceRequest
 from selector.simulator.arrivals import ClosedLoop
+from selector.simulator.depthpasses import DepthPasses
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.engine import SimulatedRequest, Simulation
 from selector.simulator.job import Job
@@ -157,8 +158,11 @@ def test_who_is_removed_in_the_middle_of_a_step_leaves_the_rest_to_be_chosen_for
     assert boundary_s is not None and len(engine.asked) == 1
     assert model.remove(1, 0.5 * (model.now_s + boundary_s))
     assert len(engine.asked) == 1
-    model.advance(boundary_s + 1e-6)
+    step, ends_s = model.step, model.next_boundary_s()
+    assert ends_s is not None and model.next_event_s() == pytest.approx(ends_s)
+    model.advance(1.001 * ends_s)
     assert [batch for batch, _, _ in engine.asked] == [3, 2]
+    assert model.depth == 1 and model.step > step
     model.advance(1e9)
     assert {each.key for each in model.finished} == {0, 2}
 
@@ -211,6 +215,30 @@ def test_the_targets_of_its_requests_lead_the_plugin(target_ms: float | None, de
         model.enqueue(job(key, 2_000, length, accept_spread=0.0, tbt_target_ms=target), 0.0)  # type: ignore[arg-type]  # None is no target
     model.advance(3.0)
     assert (model.batch, model.depth) == (8, depth)
+
+
+def test_who_was_retracted_comes_back_at_the_depth_that_is_in_force_then() -> None:
+    """The KV cache holds one answer: who is retracted at depth 7 waits for the other's end, at depth 0 from then on."""
+    engine = Told([7] * 40 + [0] * 1_000, steps=3)
+    own = OwnDepth(start=lambda: engine, tiers=((1, DEPTHS),))
+    spec = choosing(backend_spec("b", "dspark-8"), own)
+    model = ServerModel(spec.cost, AcceptDraws(1), backend=spec, max_running_requests=64, max_kv_tokens=1_300)
+    jobs = [job(key, 500, max_new_tokens=50) for key in range(2)]
+    for each in jobs:
+        model.enqueue(each, 0.0)
+    while (event_s := model.next_event_s()) is not None:
+        model.advance(event_s)
+        assert {each._passes.depth for each in model.running if isinstance(each._passes, DepthPasses)} <= {model.depth}
+    assert model.totals.retractions > 0
+    assert [sum(each.tokens_by_pass(each.verify_passes)) for each in jobs] == [499, 499]
+
+
+def test_a_simulation_tells_the_engine_the_targets_of_its_requests_where_it_takes_them() -> None:
+    for takes in (True, False):
+        engine = Told([1], steps=None)
+        own = OwnDepth(start=lambda: engine, tiers=((1, DEPTHS),), takes_tbt_target=takes)  # noqa: B023  # called within this turn
+        simulated(choosing(backend_spec("b", "dspark-8"), own), requests("code", 3, target_ms=12.5), 1)
+        assert {target_ms for _, _, target_ms in engine.asked} == {12.5 if takes else None}
 
 
 def test_outcomes_of_such_a_backend_teach_no_arm() -> None:
