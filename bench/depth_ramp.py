@@ -21,21 +21,20 @@ import json
 import platform
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from statistics import NormalDist, fmean
-from typing import Protocol
 
 from selector import __version__
 from selector.core.adaptiveschedule import Aim, planned_schedule
 from selector.core.depthacceptance import DepthAcceptance
 from selector.core.depthchoice import ChoiceOptions, DepthChoice
+from selector.core.depthengines import DepthEngine, DepthStretch, PluginDepths, ScheduledDepths
 from selector.core.depthsurvival import SlowRequests, accept_lengths, survivals_with_mean
 from selector.core.depthtable import DepthTable
-from selector.core.sglangadaptive import DEFAULT_SCHEDULES, DepthRule, Schedule, priced, tier_of
+from selector.core.sglangadaptive import DEFAULT_SCHEDULES
 from selector.files.depthcosts import DepthCosts, depth_costs, survivals_of_text
 from selector.files.profile import Profile, load_profile
 from selector.files.schedulereport import schedule_of
@@ -54,65 +53,17 @@ TEXTS: Mapping[str, tuple[Mapping[str, float], ...]] = {
 """Mixes of text types; of several, each level takes the next."""
 
 
-class Engine(Protocol):
-    """Chooses the depth of every step."""
-
-    def depth(self, batch: int, context_tokens: float, target_ms: float | None) -> int: ...
-
-    def verified(self, depth: int, accepted: Sequence[int]) -> None: ...
-
-
 class Fixed:
     """Always the same depth."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
 
-    def depth(self, batch: int, context_tokens: float, target_ms: float | None) -> int:
-        return self._depth
+    def choose(self, batch: int, context_tokens: float, target_ms: float | None) -> DepthStretch:
+        return DepthStretch(self._depth, None)
 
-    def verified(self, depth: int, accepted: Sequence[int]) -> None:
+    def verified(self, depth: int, passes: Sequence[Sequence[int]]) -> None:
         return None
-
-
-class Scheduled:
-    """SGLang's rule on a schedule; each tier learns from its own batches."""
-
-    def __init__(self, schedule: Schedule, table: DepthTable) -> None:
-        self._schedule: dict[int, DepthRule] = {}
-        self._keys = schedule
-        for key, tier in schedule.items():
-            known, _ = priced(tier, table)
-            if known is None:
-                raise SystemExit(f"depth_ramp: no depth of {tier} has a cost")
-            self._schedule[key] = DepthRule(known, 3)
-
-    def _rule(self, batch: int) -> DepthRule:
-        tier = tier_of(self._keys, batch, GRAPH_BATCHES)
-        return next(self._schedule[key] for key, each in self._keys.items() if each is tier)
-
-    def depth(self, batch: int, context_tokens: float, target_ms: float | None) -> int:
-        return self._rule(batch).depth
-
-    def verified(self, depth: int, accepted: Sequence[int]) -> None:
-        self._rule(len(accepted)).update(fmean(accepted))
-
-
-class Plugin:
-    """The choice that the engine plugin makes."""
-
-    def __init__(self, table: DepthTable, survivals: Sequence[float], slow: SlowRequests) -> None:
-        acceptance = DepthAcceptance(survivals, slow)
-        self.choice = DepthChoice(table, acceptance, ChoiceOptions(), start_depth=table.depths[-1])
-        self._late: deque[tuple[int, Sequence[int]]] = deque()
-
-    def depth(self, batch: int, context_tokens: float, target_ms: float | None) -> int:
-        return self.choice.choose(batch, context_tokens, target_ms)
-
-    def verified(self, depth: int, accepted: Sequence[int]) -> None:
-        self._late.append((depth, accepted))
-        if len(self._late) > 1:
-            self.choice.acceptance.observe(*self._late.popleft())
 
 
 Spread = tuple[tuple[float, ...], ...]
@@ -144,7 +95,7 @@ class Part:
 
 
 def run(
-    engine: Engine,
+    engine: DepthEngine,
     table: DepthTable,
     curves: Mapping[str, Spread],
     mixes: Sequence[Mapping[str, float]],
@@ -166,7 +117,7 @@ def run(
                 running.append(_request(Random(f"{seed}:{number}:{sent}"), mix, curves, now_ms))
                 sent += 1
             context = fmean(request.context_tokens for request in running)
-            depth = engine.depth(batch, context, target_ms)
+            depth = engine.choose(batch, context, target_ms).depth
             ms, j = table.step(depth, batch, context)
             now_ms += ms
             part.energy_j += j
@@ -182,7 +133,7 @@ def run(
                 if not request.tokens_left:
                     part.tbt_ms.append((now_ms - request.began_ms) / request.tokens)
             running = [request for request in running if request.tokens_left]
-            engine.verified(depth, accepted)
+            engine.verified(depth, [accepted])
         parts.append(part)
     return parts
 
@@ -240,7 +191,7 @@ def _within(tbt_ms: Sequence[float], target_ms: float | None) -> float | None:
 
 def engines(
     profile: Profile, costs: DepthCosts, mixes: Sequence[Mapping[str, float]], target_ms: float | None, release: str
-) -> dict[str, Engine]:
+) -> dict[str, DepthEngine]:
     """By name. Exported schedule and plugin start from the accept lengths of conversation, whatever comes."""
     table = costs.table
     survivals, spread_frac = survivals_of_text(profile, costs, "conversation")
@@ -254,11 +205,12 @@ def engines(
         band_frac=0.4,
     )
     exported = schedule_of(planned_schedule(aim, GRAPH_BATCHES, Random(1)))
+    plugin = DepthChoice(table, DepthAcceptance(survivals, slow), ChoiceOptions(), start_depth=table.depths[-1])
     return {
         **{f"depth {depth}": Fixed(depth) for depth in table.depths},
-        f"default {release}": Scheduled(DEFAULT_SCHEDULES[release], table),
-        "exported": Scheduled(exported, table),
-        "plugin": Plugin(table, survivals, slow),
+        f"default {release}": ScheduledDepths(DEFAULT_SCHEDULES[release], table, GRAPH_BATCHES, start_depth=3),
+        "exported": ScheduledDepths(exported, table, GRAPH_BATCHES, start_depth=3),
+        "plugin": PluginDepths(plugin),
     }
 
 
@@ -284,7 +236,7 @@ def main() -> int:
             for name, engine in engines(profile, costs, mixes, target_ms, args.release).items():
                 parts = run(engine, costs.table, curves, mixes, target_ms, args.level_s, args.seed)
                 found[name] = summary(parts, target_ms)
-                if isinstance(engine, Plugin):
+                if isinstance(engine, PluginDepths):
                     found[name] |= {"changes": engine.choice.changes, "trials": engine.choice.trials}
             rows.append({"text": text, "tbt_target_ms": target_ms, "engines": found})
             print(f"{text}, {word} ms: done after {time.monotonic() - began_s:.0f} s", file=sys.stderr)

@@ -122,9 +122,8 @@ def acceptance_model(arms: Iterable[str] = ARMS) -> AcceptanceModel:
 
 def policy_context(specs: Sequence[BackendSpec], *, seed: int = 0) -> PolicyContext:
     """A context with an acceptance model of its own, as each run of a policy gets."""
-    return PolicyContext(
-        target="made-up", backends=tuple(specs), acceptance=acceptance_model({spec.arm for spec in specs}), seed=seed
-    )
+    arms = {each.arm for spec in specs for each in (spec, *spec.depths)}
+    return PolicyContext(target="made-up", backends=tuple(specs), acceptance=acceptance_model(arms), seed=seed)
 
 
 def request_view(

@@ -70,6 +70,7 @@ def _stand_in(profile: Profile, arm: StandIn, here: Path) -> Arm:
         update={
             "verify_tokens": verify_tokens,
             "draft_steps": steps,
+            "depths": arm.depths or None,
             "takes_tbt_target": arm.takes_tbt_target or None,
             "launch": Launch(
                 flags=tuple(flag.replace("{here}", str(here)) for flag in arm.flags),

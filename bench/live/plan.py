@@ -99,6 +99,8 @@ class StandIn(FileModel):
     env: dict[str, str] = Field(default_factory=dict)
     draft_steps: PositiveInt | None = None
     """`None` for a server that changes its depth."""
+    depths: tuple[str, ...] = ()
+    """Of such a server: the arms whose costs and acceptance its depths have, for router, simulation and emulation."""
     takes_tbt_target: bool = False
 
 

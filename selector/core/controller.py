@@ -136,9 +136,10 @@ class Controller:
         corrected: those of a context that was not made by `LoadedFleet.policy_context`.
         """
         self._step_cost(backend).correct(correction)
-        for setting in self.context.spec(backend).settings:
-            if isinstance(setting.step, LiveStepCost):
-                setting.step.correct(correction)
+        spec = self.context.spec(backend)
+        for step in (*(setting.step for setting in spec.settings), *(depth.cost.step for depth in spec.depths)):
+            if isinstance(step, LiveStepCost):
+                step.correct(correction)
         self.tracker.corrected(backend, correction)
 
     def _step_cost(self, backend: str) -> LiveStepCost:
@@ -159,13 +160,14 @@ class Controller:
     def end(self, outcome: Outcome, now_s: float) -> bool:
         """A request ended. Returns False, and learns nothing, if it had ended before."""
         request = self.tracker.request(outcome.request_id)
-        # Of a request that saw two settings nobody can say which of them it speaks for.
-        settings = self.tracker.settings_throughout(outcome.request_id)
+        spec = self.context.spec(outcome.backend)
+        # Of a request that saw two settings, or depths that its engine chose, nobody can say which it speaks for.
+        settings = None if spec.depths else self.tracker.settings_throughout(outcome.request_id)
         if not self.tracker.finished(outcome.request_id, now_s):
             return False
         if settings is not None and outcome.verify_passes is not None and outcome.accepted_drafts is not None:
             self._learn(
-                self.context.spec(outcome.backend).acceptance_arm(settings) if settings else outcome.arm,
+                spec.acceptance_arm(settings) if settings else outcome.arm,
                 outcome.text_type,
                 outcome.verify_passes,
                 outcome.accepted_drafts,

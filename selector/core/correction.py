@@ -69,11 +69,12 @@ class LiveStepCost(StepCost):
 
 
 def live(spec: BackendSpec) -> BackendSpec:
-    """The same backend with costs of a step that can change, at every live setting."""
+    """The same backend with costs of a step that can change, at every live setting and depth."""
     return replace(
         spec,
         cost=replace(spec.cost, step=LiveStepCost(spec.cost.step)),
         settings=tuple(replace(setting, step=LiveStepCost(setting.step)) for setting in spec.settings),
+        depths=tuple(map(live, spec.depths)),
     )
 
 

@@ -10,13 +10,16 @@ request is most likely to meet it. A change costs the engine a swap of its graph
     - and it waits `dwell_steps` steps after the last one.
 
 Positions deeper than the present depth are not observed. So every now and then a deeper depth is tried for a few steps,
-if it meets the target and would pay were all its drafts accepted; trials that change nothing become rarer.
+if it meets the target and would pay were all its drafts accepted; trials that change nothing become rarer. At depth 0
+nothing is observed at all, and what is known is of the text that was there when drafting stopped: from there a depth is
+tried that would meet the target were all its drafts accepted.
 
 No clock and no chance: the ranks of a tensor-parallel engine see the same batches and must choose alike.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from math import inf
 
@@ -59,13 +62,14 @@ class DepthChoice:
     """The depth of one engine, step by step. Not thread-safe."""
 
     __slots__ = (
-        "_index",
+        "_awaiting_trial",
         "_options",
         "_since_change",
         "_since_trial",
         "_table",
         "_trial_every",
         "_trial_left",
+        "_trying",
         "acceptance",
         "changes",
         "depth",
@@ -86,6 +90,7 @@ class DepthChoice:
         self._since_trial = 0
         self._trial_every = options.trial_every_steps
         self._trial_left = 0
+        self._trying = self._awaiting_trial = False
         self.acceptance = acceptance
         self.depth = start_depth
         """The depth in force, trials apart."""
@@ -100,6 +105,7 @@ class DepthChoice:
         """The depth of the next step of `batch` ≥ 1 requests; `target_ms` is their tightest target, if any has one."""
         options = self._options
         self._since_change += 1
+        self._trying = self._awaiting_trial = False
         bound_ms = inf if target_ms is None else target_ms * (1.0 - options.headroom_frac)
         clear_ms = bound_ms * (1.0 - options.clear_frac)
         step, lengths, slow = self._table.step, self.acceptance.lengths, self.acceptance.slow
@@ -113,14 +119,14 @@ class DepthChoice:
             j = step_j / lengths[depth]
             if depth == current:
                 current_j, current_ms = j, tbt_ms
+            elif deeper < 0 and depth > current and (ms / (depth + 1) if current == 0 else tbt_ms) <= clear_ms:
+                deeper, deeper_j = depth, step_j / (depth + 1)
             if tbt_ms > bound_ms:
                 continue
             if j < best_j:
                 best, best_j = depth, j
             if j < settled_j and (tbt_ms <= clear_ms or depth == current):
                 settled, settled_j = depth, j
-            if depth > current and deeper < 0 and tbt_ms <= clear_ms:
-                deeper, deeper_j = depth, step_j / (depth + 1)
         if best < 0:
             return self._nearest(batch, context_tokens, bound_ms)
         if current_ms > bound_ms:
@@ -128,6 +134,23 @@ class DepthChoice:
         if settled_j < current_j * (1.0 - options.margin_frac) and self._settled():
             return self._change(settled)
         return self._tried(deeper, batch, worthwhile=deeper_j < current_j)
+
+    def keeps_for(self, batch: int) -> int:
+        """For how many steps of `batch` requests the depth just chosen may be kept by who does not ask before each.
+
+        That one included: to the end of a trial, else as long as the choice dwells. `kept` has to hear of the others.
+        """
+        if self._trying:
+            return 1 + max(0, math.ceil(self._trial_left / batch))
+        return max(1, self._options.dwell_steps)
+
+    def kept(self, steps: int, batch: int) -> None:
+        """So many further steps of `batch` requests were made at the depth that was chosen last, without asking."""
+        self._since_change += steps
+        if self._trying:
+            self._trial_left -= steps * batch
+        elif self._awaiting_trial:
+            self._since_trial += steps
 
     def _nearest(self, batch: int, context_tokens: float, target_ms: float) -> int:
         """The depth most likely to meet a target that none meets at the quantile; a change has to be clearly better."""
@@ -162,12 +185,15 @@ class DepthChoice:
             return self.depth
         if self._trial_left > 0:
             self._trial_left -= batch
+            self._trying = True
             return deeper
         self._since_trial += 1
         if self._since_trial < self._trial_every:
+            self._awaiting_trial = True
             return self.depth
         self._since_trial = 0
         self._trial_every = min(2 * self._trial_every, self._options.most_trial_steps)
         self._trial_left = self._options.trial_requests - batch
+        self._trying = True
         self.trials += 1
         return deeper

@@ -125,13 +125,16 @@ class Look:
         forecast, views = self._forecast, self.fleet.backends
         spec, load = forecast.backends[index], forecast.load(index, views[index])
         turns = 2 + sum(views[other].batch > 0 for other in forecast.neighbours[index])
-        return keeps_targets(
-            load,
-            self.lengths,
-            turns * load.step_ms,
-            forecast.prefill_frac(spec.name, self.fleet.now_s),
-            self._bursts,
-            self.request.expected_output_tokens,
+        return any(
+            keeps_targets(
+                at_depth,
+                self.lengths,
+                turns * at_depth.step_ms,
+                forecast.prefill_frac(spec.name, self.fleet.now_s),
+                self._bursts,
+                self.request.expected_output_tokens,
+            )
+            for at_depth in (load.at_depths.values() or (load,))
         )
 
 

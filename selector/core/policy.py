@@ -16,12 +16,13 @@ Rules, enforced by tests/contract for every shipped policy:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.cost import ArmCost
+from selector.core.depthengines import OwnDepth
 from selector.core.livesettings import ArmSetting
 from selector.core.types import Capability, Decision, FleetView, Outcome, RequestView
 
@@ -40,6 +41,14 @@ class BackendSpec:
     cannot_serve: frozenset[Capability] = frozenset()
     settings: tuple[ArmSetting, ...] = ()
     """What the arm's live settings can be, as launched first; empty for an arm without."""
+    depths: tuple[BackendSpec, ...] = ()
+    """The backend as if fixed at each draft depth among which its engine chooses by itself, shallowest first.
+
+    Each under the name of the arm that has this depth, by which its accept lengths are known. Empty where the depth is
+    fixed. What such a backend costs depends on the load: predictions go by the best of them, `cost` is the deepest's.
+    """
+    own_depth: OwnDepth | None = None
+    """How its engine chooses, where it does."""
 
     def setting(self, values: Mapping[str, float]) -> ArmSetting | None:
         """The arm at these live settings; `None` where they were not profiled."""
@@ -49,6 +58,13 @@ class BackendSpec:
         """The name by which the acceptance model knows the arm at these live settings."""
         setting = self.setting(values) if self.settings else None
         return self.arm if setting is None else setting.named(self.arm)
+
+    def depths_at(self, batch: float) -> Sequence[BackendSpec]:
+        """Those of `depths` among which its engine chooses at a batch."""
+        if self.own_depth is None:
+            return self.depths
+        candidates = self.own_depth.candidates(max(1, round(batch)))
+        return [each for each in self.depths if each.cost.verify_tokens - 1 in candidates]
 
     @property
     def longest_tokens(self) -> int:

@@ -110,6 +110,9 @@ class PoolLoad:
         slowdown: float = 1.0,
         setting: ArmSetting | None = None,
     ) -> None:
+        self._spec = spec
+        self._at_depth = {each.arm: PoolLoad(each, mix, acceptance, quantile, slowdown) for each in spec.depths}
+        """The same backend fixed at each depth that its engine may choose; empty where its depth is fixed."""
         arm = spec.arm if setting is None else setting.named(spec.arm)
         total = sum(rate for _, rate in mix) or 1.0
         shares = [(demand, rate / total if rate else 1.0 / len(mix)) for demand, rate in mix]
@@ -138,13 +141,31 @@ class PoolLoad:
 
     def _rates(self, batch: float) -> tuple[float, float, float, float]:
         """(step_ms while alone on the GPU, step_j, tokens/s, prefill share)."""
+        if self._at_depth:
+            return self._chosen(batch)._rates(batch)
         step_ms, step_j = self._step.step(batch, self._context)
         decoding = batch * self._accept / (step_ms * self._slowdown / 1e3)
         tokens_per_s = decoding / (1.0 + decoding * self._prefill_s_per_token)
         return step_ms, step_j, tokens_per_s, tokens_per_s * self._prefill_s_per_token
 
+    def _depths_at(self, batch: float) -> list[PoolLoad]:
+        return [self._at_depth[each.arm] for each in self._spec.depths_at(batch)]
+
+    def _chosen(self, batch: float) -> PoolLoad:
+        """The depth that an engine settles at which knows what comes: least energy within the targets.
+
+        Where none is within them, the one that misses least.
+        """
+        depths = self._depths_at(batch)
+        within = [load for load in depths if load.within_targets(max(1, round(batch)))]
+        if within:
+            return min(within, key=lambda load: load._step.step(max(1.0, batch), load._context)[1] / load._accept)
+        return min(depths, key=lambda load: load._missed_frac(max(1, round(batch))))
+
     def within_targets(self, batch: int, used_frac: float = 1.0) -> bool:
         """Whether every target is met at its quantile, by a backend that works for `used_frac` of its time."""
+        if self._at_depth:
+            return any(load.within_targets(batch, used_frac) for load in self._depths_at(batch))
         step_ms, prefill_frac = self._pace(batch, used_frac)
         return all(limit.tbt_ms(step_ms, prefill_frac, self._deviate)[1] <= limit.target_ms for limit in self._limits)
 
@@ -154,6 +175,8 @@ class PoolLoad:
 
     def _missed_frac(self, batch: int) -> float:
         """Share of the tokens whose requests miss their target at a batch; above 0."""
+        if self._at_depth:
+            return self._chosen(batch)._missed_frac(batch)
         step_ms, prefill_frac = self._pace(batch, 1.0)
         missed = 0.0
         for limit in self._limits:

@@ -9,6 +9,9 @@ With b requests on the backend, n of them ours in groups g of one text type and 
 ρ is the share of time the backend spends on prefill instead of decode, s the factor by which a request at the quantile
 q is slower than the mean, for its accept length and for bursts of prefill (`stalls`). Servers that share a GPU take
 turns: with k of them busy, T is k times as long.
+
+A backend whose engine chooses its draft depth is predicted at each depth, and taken to be at the one of the least
+energy per accepted token of all its requests where all of them meet their targets, else at the fastest.
 """
 
 from __future__ import annotations
@@ -121,10 +124,14 @@ _AGAINST = {
 class RunningLoad:
     """What the requests on a backend cost and want, worked out once per view."""
 
-    __slots__ = ("_kinds", "_tightest_ms", "acceptance_arm", "least_target_ms", "step_j", "step_ms", "view")
+    __slots__ = (
+        "_kinds", "_tightest_ms", "acceptance_arm", "at_depths", "least_target_ms", "step_j", "step_ms", "view",
+    )  # fmt: skip
 
     def __init__(self, view: BackendView, spec: BackendSpec) -> None:
         self.view = view
+        self.at_depths = {each.arm: RunningLoad(view, each) for each in spec.depths}
+        """The same at each depth that the backend's engine may choose, by the arm of that depth."""
         self.acceptance_arm = spec.acceptance_arm(view.settings)
         self.step_ms, self.step_j = 0.0, 0.0
         if view.batch:
@@ -157,6 +164,18 @@ class RunningLoad:
             self._kinds = tuple(requests_of.items())
         return self._kinds
 
+    def tokens_per_step(self, lengths: AcceptLengths, unknown_accept: float) -> float:
+        """Accepted tokens of one step at mean accept lengths.
+
+        Foreign requests, of which nothing is known, have `unknown_accept`.
+        """
+        requests_of = self.requests_of
+        tokens = (self.view.batch - sum([requests for _, requests in requests_of])) * unknown_accept
+        means = lengths.means(self.acceptance_arm)
+        for text_type, requests in requests_of:
+            tokens += requests * means[text_type]
+        return tokens
+
 
 def predict(
     request: RequestView,
@@ -188,6 +207,8 @@ def predict_with(
     turns: int = 1,
 ) -> Prediction:
     """`predict` from what is known of the backend's view already, and accept lengths shared by all backends."""
+    if load.at_depths:
+        return _at_own_depth(request, load, spec, lengths, prefill_frac, bursts, turns)
     view = load.view
     batch = view.batch + 1
     output_tokens = request.expected_output_tokens
@@ -227,6 +248,33 @@ def predict_with(
     )
 
 
+def _at_own_depth(
+    request: RequestView,
+    load: RunningLoad,
+    spec: BackendSpec,
+    lengths: AcceptLengths,
+    prefill_frac: float,
+    bursts: Bursts,
+    turns: int,
+) -> Prediction:
+    """The prediction at the depth that the backend's engine is taken to choose with the request there."""
+    best: Prediction | None = None
+    best_rank = (True, math.inf)
+    for each in spec.depths_at(load.view.batch + 1):
+        at_depth = load.at_depths[each.arm]
+        found = predict_with(request, at_depth, each, lengths, prefill_frac, bursts, turns)
+        rank = True, found.tbt_ms
+        if found.meets_target and found.keeps_others:
+            kv_after = load.view.kv_tokens + request.prompt_tokens + 0.5 * request.expected_output_tokens
+            _, step_j = each.cost.step.step(found.batch, kv_after / found.batch)
+            tokens = at_depth.tokens_per_step(lengths, found.accept_length) + found.accept_length
+            rank = False, step_j / tokens
+        if best is None or rank < best_rank:
+            best, best_rank = found, rank
+    assert best is not None
+    return best._replace(arm=spec.arm)
+
+
 def keeps_targets(
     load: RunningLoad,
     lengths: AcceptLengths,
@@ -262,13 +310,9 @@ def goodput(load: RunningLoad, lengths: AcceptLengths, found: Prediction, prefil
 
     At mean accept lengths; the second is below zero where the request slows the others by more than it gets.
     """
-    # Foreign requests, of which nothing is known, are taken to accept like the new one.
+    load = load.at_depths.get(found.acceptance_arm, load)
     before = load.view.batch
-    requests_of = load.requests_of
-    tokens = (before - sum([requests for _, requests in requests_of])) * found.accept_length
-    means = lengths.means(load.acceptance_arm)
-    for text_type, requests in requests_of:
-        tokens += requests * means[text_type]
+    tokens = load.tokens_per_step(lengths, found.accept_length)
     after_per_s = 1e3 * (tokens + found.accept_length) / found.pace_ms
     before_per_s = 1e3 * tokens * (1.0 - prefill_frac) / load.step_ms if before else 0.0
     return after_per_s, after_per_s - before_per_s

@@ -90,6 +90,15 @@ class DepthRule:
         if since > 0 and since % tier.update_interval == 0:
             self.depth = self._next()
 
+    @property
+    def batches_to_go(self) -> int | None:
+        """Batches until it may take another depth, at least 1; `None` where the tier has one alone."""
+        tier = self._tier
+        if len(tier.candidate_steps) == 1:
+            return None
+        since = self._batches - tier.warmup_batches
+        return tier.update_interval - (since if since < 0 else since % tier.update_interval)
+
     def _next(self) -> int:
         tier, steps = self._tier, self._tier.candidate_steps
         at = before = steps.index(self.depth)

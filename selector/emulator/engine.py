@@ -82,6 +82,7 @@ class EmulatedEngine:
             max_kv_tokens=spec.max_kv_tokens,
             max_context_tokens=spec.max_context_tokens,
             start_s=clock.now_s(),
+            backend=spec,
         )
         self._live: dict[str, Generation] = {}
         self._leaving: list[Generation] = []
@@ -126,6 +127,11 @@ class EmulatedEngine:
         return self.spec.cost.verify_tokens > 1
 
     @property
+    def depth(self) -> int:
+        """Tokens drafted per request and step, at present."""
+        return self._model.depth
+
+    @property
     def mean_accept_length(self) -> float | None:
         """Tokens per request and step since the start; `None` before the first step."""
         moments = self._model.totals.moments
@@ -162,7 +168,14 @@ class EmulatedEngine:
         if self.max_queued_requests is not None and self._model.waiting + 1 > self.max_queued_requests:
             raise QueueFull("The request queue is full.")
         accept_length, spread = self._accepts(order.text_type)
-        generation = Generation(order, accept_length=accept_length, accept_spread=spread, arrived_s=now_s)
+        own = self.spec.own_depth
+        generation = Generation(
+            order,
+            accept_length=accept_length,
+            accept_spread=spread,
+            arrived_s=now_s,
+            tbt_target_ms=None if own is None else own.target_ms(order.tbt_target_ms),
+        )
         self._live[order.rid] = generation
         if self._working:
             self._model.enqueue(generation.job, now_s)

@@ -32,6 +32,8 @@ class Order:
     text_type: str
     """Decides how many drafts are accepted."""
     draw_key: int
+    tbt_target_ms: float | None = None
+    """What it tells an engine that chooses its draft depth."""
     stream: bool = False
 
 
@@ -40,7 +42,16 @@ class Generation:
 
     __slots__ = ("_seen", "_waiter", "aborted", "delivered", "ended", "ended_s", "job", "order")
 
-    def __init__(self, order: Order, *, accept_length: float, accept_spread: float, arrived_s: float) -> None:
+    def __init__(
+        self,
+        order: Order,
+        *,
+        accept_length: float,
+        accept_spread: float,
+        arrived_s: float,
+        tbt_target_ms: float | None = None,
+    ) -> None:
+        """`tbt_target_ms` is what the engine takes its target to be, where it heeds one."""
         self.order = order
         self.job = Job(
             key=self,
@@ -50,6 +61,7 @@ class Generation:
             accept_length=accept_length,
             accept_spread=accept_spread,
             arrived_s=arrived_s,
+            tbt_target_ms=tbt_target_ms,
         )
         self.delivered = 0
         """Tokens it has got."""

@@ -21,7 +21,7 @@ def metrics(site: Site, engine: EmulatedEngine) -> bytes:
 def _gauges(site: Site, engine: EmulatedEngine) -> Iterator[str]:
     labels = f'engine_type="unified",model_name="{site.model_name}",moe_ep_rank="0",pp_rank="0",tp_rank="0"'
     accept_length = engine.interval.accept_length if engine.drafts else 0.0
-    draft_tokens = site.spec.cost.verify_tokens if engine.drafts else 0
+    draft_tokens = engine.depth + 1 if engine.drafts else 0
     for name, value, meaning in (
         ("num_running_reqs", engine.running, "The number of running requests."),
         ("num_queue_reqs", engine.waiting, "The number of requests in the waiting queue."),
@@ -32,7 +32,7 @@ def _gauges(site: Site, engine: EmulatedEngine) -> Iterator[str]:
         ("spec_accept_rate", engine.accept_rate(accept_length), "Accepted drafts / proposed drafts."),
         ("spec_cap_length", 0.0, "Mean scheduled verify window, 0 when no cap is scheduled."),
         ("spec_block_accept_length", 0.0, "Mean uncapped accept length, 0 when no cap is scheduled."),
-        ("spec_num_steps", site.arm.draft_steps or 0, "Draft steps in force."),
+        ("spec_num_steps", engine.depth if site.arm.depths else site.arm.draft_steps or 0, "Draft steps in force."),
         ("spec_num_draft_tokens", draft_tokens, "Draft tokens in force."),
     ):
         yield from _family(name, "gauge", meaning)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from selector.core.targetfield import TARGET_FIELD
+from selector.core.targetfield import target_in
 
 CONTEXT_EVERY_STEPS = 32
 """The mean context of the same requests grows by a few tokens a step, its cost by less than a thousandth."""
@@ -64,11 +64,3 @@ class BatchFacts:
             known = self._targets_ms = {rid: known[rid] for rid in rids}
         tightest_ms = min(map(known.__getitem__, rids), default=default_ms)
         return None if tightest_ms == math.inf else tightest_ms
-
-
-def target_in(custom_params: object) -> float | None:
-    """The target in a request's `custom_params`; `None` when there is none that can be used."""
-    value = custom_params.get(TARGET_FIELD) if isinstance(custom_params, dict) else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < math.inf:
-        return None
-    return float(value)

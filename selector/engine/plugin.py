@@ -17,9 +17,8 @@ from typing import Any
 from selector.engine.depthpolicy import announcing, steered
 from selector.engine.interface import PARAMS, WORKER, unknown_reason
 from selector.errors import InputError
-from selector.files.depthfile import load_depth_file
+from selector.files.depthfile import VARIABLE, load_depth_file
 
-VARIABLE = "DRAFTER_SELECTOR_DEPTHS"
 _LOG = logging.getLogger("drafter_selector")
 
 

@@ -22,6 +22,7 @@ from selector.files.depthcosts import (
     ADAPTIVE_FLAG,
     DepthCosts,
     depth_costs,
+    flag_value,
     graph_batches,
     survivals_of_text,
 )
@@ -91,9 +92,7 @@ def _config_path(arm: Arm, info: Mapping[str, object] | None) -> str | None:
     if info is not None:
         path = info.get("speculative_adaptive_config")
         return path if isinstance(path, str) else None
-    flags = arm.launch.flags
-    at = flags.index(ADAPTIVE_CONFIG_FLAG) + 1 if ADAPTIVE_CONFIG_FLAG in flags else len(flags)
-    return flags[at] if at < len(flags) else None
+    return flag_value(arm.launch.flags, ADAPTIVE_CONFIG_FLAG)
 
 
 def _schedule(path: str | None, info: Mapping[str, object] | None) -> tuple[Schedule | None, str]:

@@ -132,6 +132,11 @@ class Arm(FileModel):
     cannot_serve: tuple[Capability, ...] = ()
     takes_tbt_target: bool | None = None
     """Its engine chooses its draft depth by the targets of its requests, and the router tells it them."""
+    depths: tuple[str, ...] | None = None
+    """Where its engine chooses its draft depth: the arms whose costs and acceptance its depths have, shallowest first.
+
+    `launch` says how it chooses (`files.owndepth`). `cells` and `acceptance` may then be left out: the deepest's count.
+    """
     launch: Launch = Launch()
     context_slope: Slope | None = None
     prefill: tuple[PrefillPoint, ...] | None = None

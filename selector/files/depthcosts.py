@@ -8,7 +8,7 @@ nothing goes beyond the deepest one, nor between not drafting and drafting.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from selector.core.cost import StepCost
@@ -51,11 +51,9 @@ def depth_costs(profile: Profile, where: str, *, algorithm: str | None = None, i
     algorithm = profile.arms[found[max(found)]].algorithm
     names = {0: NO_DRAFTER, **found}
     steps = {depth: profile.cost(name).step for depth, name in names.items()}
-    largest = max(step.max_batch for step in steps.values())
-    batches = range(1, largest + 2)  # the last row spans, with the one before it, the line of extrapolation
-    rows: dict[int, list[Sequence[Line]]] = {
-        depth: [step.lines(batch) for batch in batches] for depth, step in steps.items()
-    }
+    batches = _batches(steps)
+    largest = batches[-2]
+    rows = _rows(steps)
     if interpolate:
         for depth in range(min(found), max(found)):
             if depth not in steps:
@@ -67,6 +65,21 @@ def depth_costs(profile: Profile, where: str, *, algorithm: str | None = None, i
         algorithm=algorithm,
         notes=tuple(_notes(names, steps, largest)),
     )
+
+
+def depth_table(steps: Mapping[int, StepCost]) -> DepthTable:
+    """The costs of those depths as a table. Raises `DomainError` for none."""
+    return DepthTable(_rows(steps))
+
+
+def _batches(steps: Mapping[int, StepCost]) -> range:
+    # The last row spans, with the one before it, the line of extrapolation.
+    return range(1, max(step.max_batch for step in steps.values()) + 2)
+
+
+def _rows(steps: Mapping[int, StepCost]) -> dict[int, list[Sequence[Line]]]:
+    batches = _batches(steps)
+    return {depth: [step.lines(batch) for batch in batches] for depth, step in steps.items()}
 
 
 def survivals_of_text(profile: Profile, costs: DepthCosts, text_type: str) -> tuple[tuple[float, ...], float]:
@@ -113,6 +126,12 @@ def graph_batches(flags: Sequence[str]) -> tuple[int, ...]:
                 values.append(int(word))
             return tuple(sorted(values))
     return ()
+
+
+def flag_value(flags: Sequence[str], flag: str) -> str | None:
+    """What stands behind a launch flag; `None` where it is not given."""
+    at = flags.index(flag) + 1 if flag in flags else len(flags)
+    return flags[at] if at < len(flags) else None
 
 
 def _arms_by_depth(profile: Profile, where: str, algorithm: str | None) -> dict[int, str]:

@@ -20,6 +20,8 @@ from selector.core.depthtable import DepthTable
 from selector.errors import DomainError, InputError
 from selector.files.validation import FileModel, read_text, validated
 
+VARIABLE = "DRAFTER_SELECTOR_DEPTHS"
+"""Of the environment: names the file to the plugin in an engine."""
 FORMAT: Literal["drafter-selector/depths"] = "drafter-selector/depths"
 
 _Line = tuple[float, float, float, float, float]

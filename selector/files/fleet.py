@@ -46,8 +46,9 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, Pos
 
 from selector.core.correction import live
 from selector.core.policy import BackendSpec, PolicyContext
-from selector.errors import FleetError, ProfileError
+from selector.errors import FleetError, InputError, ProfileError
 from selector.files.faults import Faults
+from selector.files.owndepth import with_own_depth
 from selector.files.profile import Profile, acceptance_model, load_profile
 from selector.files.security import Keys, Security
 from selector.files.validation import FileModel, read_text, toml_table, validated
@@ -277,7 +278,7 @@ def backend_spec(fleet: Fleet, index: int, where: str, profiles: dict[str, Profi
             "list as many GPUs as the profile's, or profile this size",
         )
     arm = profile.arms[backend.arm]
-    return BackendSpec(
+    spec = BackendSpec(
         name=backend.name,
         arm=backend.arm,
         gpus=backend.gpus,
@@ -288,6 +289,11 @@ def backend_spec(fleet: Fleet, index: int, where: str, profiles: dict[str, Profi
         cannot_serve=frozenset(arm.cannot_serve),
         settings=profile.settings(backend.arm),
     )
+    try:
+        return with_own_depth(spec, profile) if arm.depths else spec
+    except InputError as bad:
+        remedy = "correct what the arm is launched with, or export it again"
+        raise FleetError(f"{place}.arm", str(bad), remedy) from None
 
 
 class LoadedFleet:
@@ -306,7 +312,11 @@ class LoadedFleet:
 
     def policy_context(self, seed: int = 0) -> PolicyContext:
         """A fresh context for one run of one policy: its own acceptance model and (correctable) costs."""
-        pairs = [(backend.arm, self.profiles[backend.profile]) for backend in self.fleet.backends]
+        pairs = [
+            (arm, self.profiles[backend.profile])
+            for backend in self.fleet.backends
+            for arm in (backend.arm, *(self.profiles[backend.profile].arm(backend.arm).depths or ()))
+        ]
         options = self.fleet.acceptance
         return PolicyContext(
             target=self.fleet.target,

@@ -181,7 +181,8 @@ _COST_TABLE = "--speculative-dspark-sps-table-path"
 def _targets(loaded: LoadedFleet) -> Iterator[Phrases]:
     """Targets that no arm meets for a text type even when a request has a backend to itself."""
     acceptance = loaded.policy_context().acceptance
-    step_ms = {spec.arm: spec.cost.step.step(1, TYPICAL_CONTEXT_TOKENS)[0] for spec in loaded.specs}
+    fixed = [each for spec in loaded.specs for each in spec.depths or (spec,)]
+    step_ms = {spec.arm: spec.cost.step.step(1, TYPICAL_CONTEXT_TOKENS)[0] for spec in fixed}
     for name, slo in loaded.fleet.slo.classes.items():
         if slo.tbt_target_ms is None:
             continue
@@ -261,7 +262,7 @@ def _assumed(loaded: LoadedFleet) -> Iterator[Phrases]:
 
 def _batch_range(loaded: LoadedFleet) -> Iterator[Phrases]:
     for index, spec in enumerate(loaded.specs):
-        measured = spec.cost.step.max_batch
+        measured = min(each.cost.step.max_batch for each in spec.depths or (spec,))
         if spec.max_running_requests > measured:
             yield (
                 f"backends[{index}].max_running_requests",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -35,6 +35,7 @@ from selector.files.arm import (
     StepCell,
     step_cost,
 )
+from selector.files.armdepths import depths_problem, with_those_of_the_deepest
 from selector.files.shipped import profile_path
 from selector.files.validation import FileModel, read_text, validated
 
@@ -137,6 +138,14 @@ class Profile(FileModel):
     arms: dict[str, Arm]
     provenance: dict[str, Provenance]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _filled(cls, data: Any) -> Any:
+        """What an arm with depths leaves out is that of its deepest."""
+        if not isinstance(data, dict) or not isinstance(data.get("arms"), dict):
+            return data
+        return {**data, "arms": with_those_of_the_deepest(data["arms"])}
+
     @model_validator(mode="after")
     def _complete(self) -> Profile:
         if NO_DRAFTER not in self.arms:
@@ -144,6 +153,9 @@ class Profile(FileModel):
         for place, key in provenance_keys(self):
             if key not in self.provenance:
                 raise ValueError(f"{place} names provenance {key!r}, which the table does not have")
+        for name in self.arms:
+            if problem := depths_problem(name, self.arms):
+                raise ValueError(f"arms.{name}.depths {problem}")
         return self
 
     def arm(self, name: str) -> Arm:

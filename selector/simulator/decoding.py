@@ -68,8 +68,9 @@ class Decoding:
     """The running requests of a server, in the order in which they joined."""
 
     __slots__ = (
-        "_begun", "_cost", "_ends", "_energy_frac", "_lines_of", "_pieces", "_sequence", "_share_j",
-        "_slowdown", "_totals", "growth", "jobs", "kv_tokens", "parts", "plan_ms", "plan_steps", "step",
+        "_begun", "_cost", "_ends", "_energy_frac", "_known", "_lines_of", "_pieces", "_sequence", "_share_j",
+        "_slowdown", "_totals", "changed", "growth", "jobs", "kv_tokens", "parts", "plan_ms", "plan_steps", "step",
+        "until_step",
     )  # fmt: skip
 
     def __init__(self, cost: StepCost, totals: Totals) -> None:
@@ -82,6 +83,10 @@ class Decoding:
         """By how much that sum grows per step."""
         self.plan_ms = 0.0
         self.plan_steps = 0
+        self.changed = False
+        """Set when a request joins or leaves, for whoever takes it back."""
+        self.until_step: float = inf
+        """The step up to which the next plan may go."""
         self.parts: list[tuple[float, float]] | None = None
         """If a list, what `run` did is added to it piece by piece: (ms, J)."""
         self._pieces: list[Piece] = []
@@ -89,6 +94,7 @@ class Decoding:
         self._begun: _Begun | None = None
         self._cost = cost
         self._lines_of: dict[int, _Lines] = {}
+        self._known: dict[StepCost, dict[int, _Lines]] = {cost: self._lines_of}
         self._totals = totals
         self._ends: list[tuple[int, int, Job]] = []
         self._sequence = 0
@@ -112,6 +118,7 @@ class Decoding:
         self._sequence += 1
         heappush(self._ends, (job._end_step, self._sequence, job))
         self._pieces = []
+        self.changed = True
 
     def leave(self, job: Job) -> None:
         """A running request leaves, at the end or before it."""
@@ -130,6 +137,7 @@ class Decoding:
         job.verify_passes = job._steps_before
         job._end_step = -1
         self._pieces = []
+        self.changed = True
         if not self.jobs:
             self.kv_tokens = self.growth = 0.0  # what rounding left
             self._ends.clear()
@@ -152,7 +160,7 @@ class Decoding:
     def follow(self, cost: StepCost) -> None:
         """Steps cost that from now on. None may be under way."""
         self._cost = cost
-        self._lines_of = {}
+        self._lines_of = self._known.setdefault(cost, {})
         self._pieces = []
 
     def take_turns(self, busy_servers: int, elapsed_ms: float) -> None:
@@ -191,14 +199,16 @@ class Decoding:
         return found
 
     def plan(self, room_tokens: float) -> float:
-        """Plans the steps up to the next end, or until `room_tokens` more are in the KV cache; their time in ms.
+        """Plans the steps up to the next end or `until_step`, or until `room_tokens` more are in the KV cache.
 
-        The plan stays until the batch or the pace changes, or steps are done. The batch must not be empty.
+        Returns their time in ms. The plan stays until the batch or the pace changes, or steps are done. The batch must
+        not be empty.
         """
         if self._pieces:
             return self.plan_ms
         batch = len(self.jobs)
-        steps = self.next_end() - self.step
+        end = self.next_end()
+        steps = (end if end <= self.until_step else int(self.until_step)) - self.step
         growth = self.growth
         if room_tokens < steps * growth:
             steps = max(1, int(room_tokens / growth))

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from selector.core.acceptance import accept_length_of
+from selector.simulator.depthpasses import DepthPasses
 
 _TABLE_POINTS = 1025
 _CUT_DEVIATIONS = 2.5
@@ -60,6 +61,10 @@ class Passes:
         """How many it takes to deliver all tokens."""
         self.surplus = before + delivered - tokens
         """What the last pass accepted beyond the end: not delivered, yet reported by SGLang among accepted drafts."""
+
+    def after(self, passes: int) -> int:
+        """Tokens delivered after the first `passes` ≥ 1."""
+        return self.cumulative[passes - 1]
 
     @property
     def cumulative(self) -> list[int]:
@@ -114,26 +119,48 @@ class AcceptDraws:
         """
         if verify_tokens == 1 or (accept_length <= 1.0 and max(done, default=1) == 1):
             return None
+        own, scale, row = self._of_request(draw_key, accept_length, spread, verify_tokens)
+        if scale <= 0.0 and not done:
+            return None
+        most_drafts, expected = verify_tokens - 1, tokens / own
+        likely = row[: int(expected + 3.0 * math.sqrt(expected)) + 8].tolist()
+        passes = Passes(likely[len(done) :], scale, most_drafts, tokens, done)
+        if passes.surplus < 0:
+            passes = Passes(self._as_many(draw_key, row, tokens)[len(done) :], scale, most_drafts, tokens, done)
+        return passes
+
+    def depth_passes(
+        self, draw_key: int, *, tokens: int, accept_length: float, spread: float, deepest: int, depth: int
+    ) -> DepthPasses:
+        """The passes of such a request in an engine that changes its depth; `accept_length` is that at the deepest.
+
+        They begin at `depth`. What would survive of a pass is the same whatever the depth, and the same as in `passes`.
+        """
+        _, scale, row = self._of_request(draw_key, accept_length, spread, deepest + 1)
+        surviving = [min(int(deviate * scale), deepest) for deviate in self._as_many(draw_key, row, tokens)]
+        return DepthPasses(surviving, tokens, depth)
+
+    def _of_request(
+        self, draw_key: int, accept_length: float, spread: float, verify_tokens: int
+    ) -> tuple[float, float, npt.NDArray[np.float64]]:
+        """(own accept length, scale of `Passes`, deviates of the first passes) of a request."""
         normal, rows = self._block(draw_key // _BLOCK_KEYS)
         place = draw_key % _BLOCK_KEYS
         z = min(max(normal[place], -_CUT_DEVIATIONS), _CUT_DEVIATIONS)
         own = accept_length / max(1.0 + spread * z, 1e-6)
         own = min(max(own, 1.0), float(verify_tokens))
         survival = _survival(own, verify_tokens)
-        if survival <= 0.0 and not done:
-            return None
         # P(at least k leading drafts survive) = p^k, so their number is floor(e / −ln p) with e ~ Exp(1).
         scale = _ALL_SURVIVE if survival >= 1.0 else -1.0 / math.log(survival) if survival > 0.0 else 0.0
-        most_drafts, row, expected = verify_tokens - 1, rows[place], tokens / own
-        likely = row[: int(expected + 3.0 * math.sqrt(expected)) + 8].tolist()
-        passes = Passes(likely[len(done) :], scale, most_drafts, tokens, done)
-        if passes.surplus < 0:
-            deviates = row.tolist()
-            if tokens > len(deviates):  # a pass delivers a token at least
-                stream = self._stream(draw_key, _OWN_STREAM)
-                deviates += stream.standard_exponential(tokens - len(deviates)).tolist()
-            passes = Passes(deviates[len(done) :], scale, most_drafts, tokens, done)
-        return passes
+        return own, scale, rows[place]
+
+    def _as_many(self, draw_key: int, row: npt.NDArray[np.float64], tokens: int) -> list[float]:
+        """Deviates of at least `tokens` passes: each delivers a token at least."""
+        deviates: list[float] = row.tolist()
+        if tokens > len(deviates):
+            stream = self._stream(draw_key, _OWN_STREAM)
+            deviates += stream.standard_exponential(tokens - len(deviates)).tolist()
+        return deviates
 
     def _block(self, number: int) -> tuple[list[float], npt.NDArray[np.float64]]:
         """N(0, 1) deviates of the keys of a block, and Exp(1) deviates of their first passes, shape (keys, passes)."""

@@ -88,6 +88,7 @@ class Simulation:
                 max_kv_tokens=spec.max_kv_tokens,
                 max_context_tokens=spec.max_context_tokens,
                 tell=partial(recorder.worked, spec.name) if recorder is not None else None,
+                backend=spec,
             )
             for spec in self._specs
         ]
@@ -235,6 +236,7 @@ class Simulation:
             accept_length=1.0,
             accept_spread=0.0,
             arrived_s=now_s,
+            tbt_target_ms=None if spec.own_depth is None else spec.own_depth.target_ms(request.tbt_target_ms),
         )
         if decision.settings and self._controller.settings.due(spec.name, decision.settings, now_s):
             self._change_setting(index, decision.settings, now_s)

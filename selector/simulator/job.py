@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from selector.simulator.depthpasses import DepthPasses
 from selector.simulator.draws import Passes
 
 
@@ -27,6 +28,8 @@ class Job:
     prefix_ids: tuple[Hashable, ...] = ()
     """Ids of the prompt's blocks (see `prefixcache`); empty: nothing of it is shared."""
     prefix_block_tokens: int = 0
+    tbt_target_ms: float | None = None
+    """As its engine is told, where it chooses its draft depth."""
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache, at the first prefill."""
 
@@ -45,7 +48,7 @@ class Job:
     _held: tuple[Hashable, ...] = ()
     """Blocks that it holds in the prefix cache."""
     _prefilled: int = 0
-    _passes: Passes | None = None
+    _passes: Passes | DepthPasses | None = None
     """Its verify passes; `None` where each gives one token, as without a drafter."""
     _steps_needed: int = 0
     _started_step: int = 0
@@ -66,13 +69,14 @@ class Job:
         taken = min(taken, self._steps_needed)
         if taken <= 0:
             return 1
-        return 1 + (taken if self._passes is None else self._passes.cumulative[taken - 1])
+        return 1 + (taken if self._passes is None else self._passes.after(taken))
 
     def tokens_by_pass(self, passes: int) -> list[int]:
         """What each of its first `passes` passes delivered."""
         if self._passes is None:
             return [1] * passes
-        return [after - before for before, after in pairwise((0, *self._passes.cumulative[:passes]))]
+        after = self._passes.after
+        return [later - before for before, later in pairwise([0, *(after(done) for done in range(1, passes + 1))])]
 
     def passes_by_accepted_drafts(self) -> list[int]:
         """Verify passes that accepted 0, 1, 2 … drafts, up to the most that one accepted; once it left the batch.

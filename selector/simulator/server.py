@@ -12,7 +12,8 @@ per request does not depend on how long its answer is. Whatever arrives during a
 
 The same class serves the simulator, which jumps from event to event, and the emulator, which goes step by step on a
 real clock. It draws the accept lengths of a request when its first token is there; nothing outside sees them early.
-Where a live setting changes, it draws what is left of each request anew.
+Where a live setting changes, it draws what is left of each request anew. An engine that chooses its draft depth does so
+before a step, and the next stretch of steps ends where it may choose again (`depthcontrol`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from math import inf
 
 from selector.core.contention import turns_energy, turns_slowdown
 from selector.core.cost import ArmCost, StepCost
+from selector.core.policy import BackendSpec
 from selector.simulator.decoding import Decoding
+from selector.simulator.depthcontrol import DepthControl
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.job import Job, Totals
 from selector.simulator.kvcache import KvCache, most_new_tokens
@@ -84,8 +87,12 @@ class ServerModel:
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
         start_s: float = 0.0,
         tell: Callable[[Stretch], None] | None = None,
+        backend: BackendSpec | None = None,
     ) -> None:
-        """`tell` hears of every stretch of work when it is over."""
+        """`tell` hears of every stretch of work when it is over.
+
+        `backend` says how the engine chooses its draft depth, if it does; without it the depth is fixed.
+        """
         self.cost = cost
         self.now_s = start_s
         """The last boundary between segments that was reached."""
@@ -105,6 +112,7 @@ class ServerModel:
         if tell is not None:
             self._decoding.parts = []
         self._jobs = self._decoding.jobs
+        self._depths = None if backend is None else DepthControl.of(backend, self._decoding)
         self._kv = KvCache(max_kv_tokens, self._decoding, cost.verify_tokens)
         self._change: tuple[StepCost, Accepts] | None = None
         """What holds from the next step on."""
@@ -117,6 +125,11 @@ class ServerModel:
     def step(self) -> int:
         """Decode steps finished."""
         return self._decoding.step
+
+    @property
+    def depth(self) -> int:
+        """Tokens drafted per request and step, at present."""
+        return self.cost.verify_tokens - 1 if self._depths is None else self._depths.depth
 
     @property
     def batch(self) -> int:
@@ -179,6 +192,11 @@ class ServerModel:
             job._gone = True
             if not self._jobs:
                 self._make_change()
+            elif self._depths is not None:
+                if at_s > self.now_s:
+                    self._depths.left_during_step()
+                else:
+                    self._depths.choose()
             if self._waiting and not self.busy:
                 # It was the last one, and what waits was waiting for its part of the KV cache.
                 self.now_s = max(self.now_s, at_s)
@@ -286,6 +304,8 @@ class ServerModel:
                 return
             if self._waiting and self._prefill is None:
                 self._start_prefill()
+            if self._depths is not None and self._jobs and self._prefill is None:
+                self._depths.choose()
 
     def stop(self, at_s: float) -> list[Job]:
         """Ends all work at `at_s`, to which it was advanced, and gives the jobs that are still here, in no order.
@@ -405,10 +425,15 @@ class ServerModel:
                 return
             self._draw(job)
             job._joined_tokens = 1
+        elif self._depths is not None:
+            self._depths.rejoins(job)
         self._kv.prefilling_tokens -= job._prefilled
         self._decoding.join(job)
 
     def _draw(self, job: Job, done: Sequence[int] = ()) -> None:
+        if self._depths is not None:
+            self._depths.draw(job, self._draws)
+            return
         tokens = job.output_tokens - 1
         job._passes = passes = self._draws.passes(
             job.draw_key,

@@ -19,6 +19,7 @@ from selector.core.types import (
     RequestView,
 )
 from tests.fleets import ARMS, backend_spec, backend_view, request_view
+from tests.owndepths import choosing, own_depth
 
 DRAFTING_ARMS = tuple(arm for arm in ARMS if arm != "none")
 
@@ -30,9 +31,13 @@ certainties = st.none() | st.tuples(st.sampled_from(TEXT_TYPES), st.floats(0.1, 
 
 @st.composite
 def specs(draw: st.DrawFn) -> tuple[BackendSpec, ...]:
-    """Two to seven backends in any order, at least one plain and one drafting, some of them limited."""
+    """Two to seven backends in any order, at least one plain and one drafting, some of them limited.
+
+    In some fleets the engines of `dspark-8` choose their depth.
+    """
     arms = ["none", draw(st.sampled_from(DRAFTING_ARMS)), *draw(st.lists(st.sampled_from(ARMS), max_size=5))]
-    return tuple(
+    own = draw(st.sampled_from((None, "plugin", "schedule")))
+    fixed = [
         backend_spec(
             f"b{index}",
             arm,
@@ -42,7 +47,8 @@ def specs(draw: st.DrawFn) -> tuple[BackendSpec, ...]:
             cannot_serve=draw(needs),
         )
         for index, arm in enumerate(draw(st.permutations(arms)))
-    )
+    ]
+    return tuple(choosing(spec, own_depth(own)) if own and spec.arm == "dspark-8" else spec for spec in fixed)
 
 
 @st.composite

@@ -8,6 +8,7 @@ at the arrivals and lengths of two recorded traces.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +17,18 @@ from typing import Any
 import aiohttp
 import pytest
 
+from selector.cli import main as drafter_selector
 from selector.cli.demo import bind, trace_slice
 from selector.core.quantile import quantile
 from selector.emulator.fleet import EmulatedFleet
+from selector.files.depthfile import VARIABLE
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
 from selector.loadgen.replay import TimedRequest
 from selector.simulator.engine import SimulatedRequest
 from selector.simulator.report import PolicyResult
 from selector.simulator.trial import simulate_policy
 from tests.emulators import ManualClock, turns
-from tests.profiles import PROFILE
+from tests.profiles import PROFILE, sparse_document
 
 ARMS = ("none", "eagle3-k3", "dspark-8", "dflash-16")
 SEED = 3
@@ -129,6 +132,35 @@ async def test_one_arm_costs_and_takes_the_same(arm: str, rate_scale: float, tmp
     timed, simulated = slice_of(loaded, rate_scale)
     measured = await emulated(loaded, timed, lambda number: ARMS.index(arm))
     check_equal(measured, simulate_policy(loaded, simulated, f"static:{arm}", seed=SEED))
+
+
+@pytest.mark.parametrize("by", ["plugin", "schedule"])
+async def test_an_engine_that_chooses_its_depth_costs_and_takes_the_same(by: str, tmp_path: Path) -> None:
+    depths, schedule, profile, fleet = (tmp_path / name for name in ("depths.json", "a.json", "p.json", "fleet.toml"))
+    if by == "plugin":
+        exporting = ["export", "depths", "--profile", PROFILE, "--text-type", "romansh", "--out", str(depths)]
+        assert drafter_selector(exporting) == 0
+        launch = {"env": {VARIABLE: str(depths)}}
+    else:  # down whatever is accepted, and from 0 up again
+        schedule.write_text('{"1": {"candidate_steps": [0, 1, 3], "up_hysteresis": 9, "down_hysteresis": 9}}')
+        launch = {"flags": ["--speculative-adaptive-config", str(schedule)]}
+    document = sparse_document()
+    document["arms"]["own"] = {
+        "algorithm": "EAGLE3",
+        "verify_tokens": 4,
+        "depths": ["none", "eagle3-k1", "eagle3-k3"],
+        "launch": launch,
+    }
+    profile.write_text(json.dumps(document))
+    backend = f'[[backends]]\nname = "b"\narm = "own"\ngpus = ["gpu0"]\nprofile = "{profile}"\n'
+    fleet.write_text(f'version = 1\ntarget = "Qwen3-8B"\n{backend}')
+    loaded = load_fleet_with_profiles(fleet)
+    timed, simulated = slice_of(loaded, 10.0)
+    result = simulate_policy(loaded, simulated, "static:own", seed=SEED)
+    check_equal(await emulated(loaded, timed, lambda number: 0), result)
+    for arm in ("none", "eagle3-k3"):
+        fixed = simulate_policy(loaded.with_arm_everywhere(arm), simulated, f"static:{arm}", seed=SEED)
+        assert fixed.decode_j != pytest.approx(result.decode_j, rel=1e-3), "it stayed at one depth"
 
 
 async def test_all_arms_at_once_cost_and_take_the_same(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.server import Job, ServerModel
-from tests.fleets import arm_cost
+from tests.fleets import backend_spec
+from tests.owndepths import choosing_spec
 
 arrivals = st.lists(
     st.tuples(
@@ -23,7 +24,7 @@ arrivals = st.lists(
 )
 Row = tuple[float, int, int, int]
 servers = st.tuples(
-    st.sampled_from(["none", "eagle3-k1", "dspark-8", "dflash-16"]),
+    st.sampled_from(["none", "eagle3-k1", "dspark-8", "dflash-16", "own depth by plugin", "own depth by schedule"]),
     st.integers(1, 12),
     st.sampled_from([13_000, 20_000, 40_000, 400_000]),
 )
@@ -44,6 +45,7 @@ def run(server: ServerModel, requests: list[Row], *, by_step: bool, turns_at: Se
                 arrived_s=at_s,
                 accept_length=min(2.5, server.cost.verify_tokens),
                 accept_spread=0.15,
+                tbt_target_ms=[None, 4.0, 8.0][key % 3],
                 prefix_ids=tuple((family, block) for block in range(prompt // 256)) if family else (),
                 prefix_block_tokens=256,
             )
@@ -73,7 +75,11 @@ def run(server: ServerModel, requests: list[Row], *, by_step: bool, turns_at: Se
 
 
 def new_server(arm: str, places: int, kv_tokens: int) -> ServerModel:
-    return ServerModel(arm_cost(arm), AcceptDraws(3), max_running_requests=places, max_kv_tokens=kv_tokens)
+    own = arm.removeprefix("own depth by ")
+    backend = choosing_spec("b", own) if own != arm else backend_spec("b", arm)
+    return ServerModel(
+        backend.cost, AcceptDraws(3), max_running_requests=places, max_kv_tokens=kv_tokens, backend=backend
+    )
 
 
 @given(servers, arrivals, changes)

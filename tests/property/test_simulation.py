@@ -22,8 +22,9 @@ from selector.simulator.engine import Simulation
 from selector.simulator.run import Fate, Run, SimulatedRequest
 from selector.simulator.timeline import Timeline
 from tests.fleets import acceptance_model, backend_spec, policy_context
+from tests.owndepths import choosing, own_depth
 
-ARMS = ("none", "dspark-8", "eagle3-k1")
+ARMS = ("none", "dspark-8", "eagle3-k1", "own depth by plugin", "own depth by schedule")
 TEXT = ("code", "romansh")
 POLICIES = ("least_loaded", "round_robin", "greedy_energy", "min_energy")
 
@@ -46,18 +47,23 @@ class Case:
 def fleets(draw: st.DrawFn) -> tuple[BackendSpec, ...]:
     """Three backends on one, two or three GPUs, with few or many places and KV tokens."""
     gpus = draw(st.sampled_from(["aaa", "aab", "abc"]))
+    arms = draw(st.permutations(ARMS))[: len(gpus)]
     return tuple(
-        replace(
-            backend_spec(
-                f"b{number}",
-                arm,
-                max_running_requests=draw(st.sampled_from([2, 64])),
-                max_kv_tokens=draw(st.sampled_from([14_000, 400_000])),
-            ),
-            gpus=(gpu,),
+        spec_of(
+            f"b{number}",
+            arm,
+            gpu,
+            places=draw(st.sampled_from([2, 64])),
+            kv_tokens=draw(st.sampled_from([14_000, 400_000])),
         )
-        for number, (arm, gpu) in enumerate(zip(ARMS, gpus, strict=True))
+        for number, (arm, gpu) in enumerate(zip(arms, gpus, strict=True))
     )
+
+
+def spec_of(name: str, arm: str, gpu: str, *, places: int, kv_tokens: int) -> BackendSpec:
+    own = arm.removeprefix("own depth by ")
+    fixed = backend_spec(name, arm if own == arm else "dspark-8", max_running_requests=places, max_kv_tokens=kv_tokens)
+    return replace(fixed if own == arm else choosing(fixed, own_depth(own)), gpus=(gpu,))
 
 
 @st.composite

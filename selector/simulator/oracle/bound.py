@@ -63,12 +63,12 @@ def oracle(
     """Bounds every run of `Simulation` on the same backends, true acceptance, requests (in order of arrival) and seed.
 
     With `attainment` (0–1) it bounds the runs in which at least that share of the requests with a target met it, as
-    `report.attainment` counts. Raises `DomainError` for a share outside 0–1, and for backends with live settings: it
-    knows steps at one setting only, which bound nothing at others.
+    `report.attainment` counts. Raises `DomainError` for a share outside 0–1, and for backends with live settings or
+    depths that their engine chooses: it knows steps at one setting only, which bound nothing at others.
     """
     for spec in specs:
-        if spec.settings:
-            raise DomainError(f"{spec.name} runs {spec.arm}, whose live settings no bound knows")
+        if spec.settings or spec.depths:
+            raise DomainError(f"{spec.name} runs {spec.arm}, of which no bound knows live settings or depths")
     if attainment is not None and not 0.0 <= attainment <= 1.0:
         raise DomainError(f"attainment is {attainment}; must be between 0 and 1")
     work = work_of(specs, acceptance, requests, seed=seed, session_prefixes=session_prefixes)

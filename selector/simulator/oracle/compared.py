@@ -37,8 +37,8 @@ def compare_with_oracle(
     """`results` of policies on `requests`, in order; `done` is called after each."""
     context = loaded.policy_context(seed)
     for spec in context.backends:
-        if spec.settings:
-            problem = f"cannot bound {spec.name}: {spec.arm} has live settings"
+        if spec.settings or spec.depths:
+            problem = f"cannot bound {spec.name}: {spec.arm} has live settings, or a depth that its engine chooses"
             raise UsageError("--oracle", problem, "leave it out, or let the backend run an arm without")
     bounds: dict[float | None, OracleBound] = {}
     compared = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from selector.core.targetfield import TARGET_FIELD
 from selector.emulator.asks import Api, Ask, Limits, drawn_answer_tokens, parse_body, read_ask
 from selector.emulator.refusals import Refusal
 
@@ -29,6 +30,19 @@ def read(api: Api, body: dict[str, Any], header: Callable[[str], str | None] = n
 
 def chat(**fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "Hello there, who are you?"}], **fields}
+
+
+@pytest.mark.parametrize(
+    ("api", "body"),
+    [
+        (Api.CHAT, chat(custom_params={TARGET_FIELD: 12.5})),
+        (Api.COMPLETION, {"prompt": "a" * 40, "custom_params": {TARGET_FIELD: 12.5}}),
+        (Api.NATIVE, {"text": "a" * 40, "sampling_params": {"custom_params": {TARGET_FIELD: 12.5}}}),
+    ],
+)
+def test_a_target_is_found_where_the_router_puts_it(api: Api, body: dict[str, Any]) -> None:
+    assert read(api, body).tbt_target_ms == 12.5
+    assert read(Api.NATIVE, {"text": "a", "custom_params": {TARGET_FIELD: 12.5}}).tbt_target_ms is None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from selector.simulator.draws import AcceptDraws
 from selector.simulator.server import Job, ServerModel
 from tests.emulators import ManualClock, turns
 from tests.fleets import acceptance_model, backend_spec
+from tests.owndepths import choosing_spec
 
 _RIDS = itertools.count()
 
@@ -25,18 +26,27 @@ def engine_on(
     clock: ManualClock, arm: str = "dspark-8", gpus: Sequence[EmulatedGpu] | None = None, **limits: int
 ) -> EmulatedEngine:
     queued = limits.pop("max_queued_requests", None)
-    spec = backend_spec("b", arm, **limits)
-    own = gpus or [EmulatedGpu("g", spec.cost.idle)]
-    return EmulatedEngine(spec, acceptance_model(), own, clock, seed=5, max_queued_requests=queued)
+    own = arm.removeprefix("own depth by ")
+    spec = backend_spec("b", arm, **limits) if own == arm else choosing_spec("b", own, **limits)
+    boards = gpus or [EmulatedGpu("g", spec.cost.idle)]
+    return EmulatedEngine(spec, acceptance_model(), boards, clock, seed=5, max_queued_requests=queued)
 
 
-def order(answer_tokens: int = 40, *, prompt_tokens: int = 500, draw_key: int = 1, rid: str | None = None) -> Order:
+def order(
+    answer_tokens: int = 40,
+    *,
+    prompt_tokens: int = 500,
+    draw_key: int = 1,
+    rid: str | None = None,
+    tbt_target_ms: float | None = None,
+) -> Order:
     return Order(
         rid=rid or f"r{next(_RIDS)}",
         prompt_tokens=prompt_tokens,
         answer_tokens=answer_tokens,
         text_type="code",
         draw_key=draw_key,
+        tbt_target_ms=tbt_target_ms,
     )
 
 
@@ -51,12 +61,14 @@ def times(generation: Generation) -> tuple[float, float]:
     return job.first_token_s, job.finished_s
 
 
-def test_tokens_and_times_are_those_of_the_server_model() -> None:
+@pytest.mark.parametrize("arm", ["dspark-8", "own depth by plugin", "own depth by schedule"])
+def test_tokens_and_times_are_those_of_the_server_model(arm: str) -> None:
     clock = ManualClock()
-    engine = engine_on(clock)
+    engine = engine_on(clock, arm)
     generations = [engine.submit(order(30 + 20 * key, draw_key=key)) for key in range(6)]
     finish(clock)
-    model = ServerModel(engine.spec.cost, AcceptDraws(5), max_running_requests=64, max_kv_tokens=400_000)
+    spec = engine.spec
+    model = ServerModel(spec.cost, AcceptDraws(5), max_running_requests=64, max_kv_tokens=400_000, backend=spec)
     acceptance = acceptance_model()
     jobs = [
         Job(
@@ -78,6 +90,29 @@ def test_tokens_and_times_are_those_of_the_server_model() -> None:
         assert times(generation) == pytest.approx((job.first_token_s, job.finished_s))
     assert engine.totals.decode_j == pytest.approx(model.totals.decode_j)
     assert engine.totals.moments == pytest.approx(model.totals.moments)
+
+
+def test_only_an_engine_that_heeds_targets_is_told_them() -> None:
+    found = {}
+    for by in ("plugin", "schedule"):
+        engine = engine_on(ManualClock(), f"own depth by {by}")
+        generations = [engine.submit(order(tbt_target_ms=target_ms)) for target_ms in (None, 2.0)]
+        found[by] = [generation.job.tbt_target_ms for generation in generations]
+    assert found == {"plugin": [None, 2.0], "schedule": [None, None]}
+
+
+@pytest.mark.parametrize("by", ["plugin", "schedule"])
+def test_who_is_aborted_leaves_an_engine_that_chooses_its_depth_to_the_others(by: str) -> None:
+    clock = ManualClock()
+    engine = engine_on(clock, f"own depth by {by}")
+    kept, aborted = engine.submit(order(300)), engine.submit(order(300, draw_key=2))
+    while not kept.ended:
+        clock.step()
+        if kept.delivered > 100:
+            engine.abort(aborted)
+    assert aborted.aborted and 0 < aborted.delivered < 300
+    assert kept.delivered == 300
+    assert engine.totals.accepted_tokens == pytest.approx(300 + aborted.delivered)
 
 
 def test_every_step_delivers_several_tokens_when_drafts_are_accepted() -> None:

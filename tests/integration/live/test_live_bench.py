@@ -236,6 +236,7 @@ romansh = 0.3
 
 [arms.eagle3-plugin]
 like = "eagle3-k3"
+depths = ["none", "eagle3-k1", "eagle3-k3"]
 takes_tbt_target = true
 env = { DEPTHS = "{here}/depths.json" }
 flags = ["--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "1", "--speculative-adaptive"]
@@ -260,6 +261,7 @@ def test_an_arm_that_no_profile_has_is_served_with_the_costs_of_another(plan: Pa
     assert arms["eagle3-plugin"]["takes_tbt_target"] is True
     assert arms["eagle3-plugin"]["launch"]["env"] == {"DEPTHS": f"{plan.resolve()}/depths.json"}
     assert "draft_steps" not in arms["eagle3-plugin"]
+    assert arms["eagle3-plugin"]["depths"] == ["none", "eagle3-k1", "eagle3-k3"]
     assert (arms["eagle3-k5"]["draft_steps"], arms["eagle3-k5"]["verify_tokens"]) == (5, 6)
     kinds = {profile["provenance"][cell["provenance"]]["kind"] for cell in arms["eagle3-plugin"]["cells"]}
     assert kinds == {"assumed"}

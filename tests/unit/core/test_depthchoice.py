@@ -123,6 +123,21 @@ def test_text_that_is_known_only_deeper_is_found_by_a_trial() -> None:
     assert tried.depth == 3
 
 
+def test_depth_0_is_left_for_text_that_meets_the_target_after_text_that_did_not() -> None:
+    # A step without drafts takes 5.0 ms, one with three 7.0 ms: more than the target at what bad text has accepted.
+    table = straight_table((0, 3), ms=5.0, ms_per_depth=2.0 / 3, ms_per_request=0.0, j_per_request=0.0, j_per_depth=0.2)
+    choice = choice_of(0.5, table, ChoiceOptions(trial_every_steps=50), start_depth=3, prior_requests=8.0)
+    for accepted, settled in ((0, 0), (3, 3)):
+        for _ in range(2_000):
+            depth = choice.choose(8, 0.0, 6.0)
+            choice.acceptance.observe(depth, [min(accepted, depth)] * 8)
+        assert choice.depth == settled
+    # 35 ms for four tokens at best: no text is worth a trial.
+    slow = straight_table((0, 3), ms=5.0, ms_per_depth=10.0, ms_per_request=0.0, j_per_request=0.0, j_per_depth=0.2)
+    hopeless = choice_of(0.5, slow, ChoiceOptions(trial_every_steps=50), start_depth=0)
+    assert {hopeless.choose(8, 0.0, 6.0) for _ in range(200)} == {0}
+
+
 def test_trials_in_vain_become_rare() -> None:
     table = straight_table((0, 3), j_per_request=0.0, j_per_depth=0.2)
     choice = choice_of(0.02, table, ChoiceOptions(trial_every_steps=50, most_trial_steps=800), start_depth=0)

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-import pytest
-
 from selector.core.targetfield import TARGET_FIELD
-from selector.engine.batchfacts import CHANGED_CONTEXT_EVERY_STEPS, CONTEXT_EVERY_STEPS, BatchFacts, target_in
+from selector.engine.batchfacts import CHANGED_CONTEXT_EVERY_STEPS, CONTEXT_EVERY_STEPS, BatchFacts
 
 _NUMBERS = count()
 
@@ -55,16 +53,6 @@ def test_without_any_target_there_is_no_bound() -> None:
     facts = BatchFacts(None)
     facts.update([Req(), Req()])
     assert facts.target_ms is None
-
-
-@pytest.mark.parametrize("value", ["25", True, 0, -3, float("nan"), float("inf"), [25], None])
-def test_what_is_no_number_of_milliseconds_is_no_target(value: object) -> None:
-    assert target_in({TARGET_FIELD: value}) is None
-
-
-def test_custom_params_that_are_the_clients_alone_have_no_target() -> None:
-    assert target_in({"thinking_budget": 5}) is None
-    assert target_in("text") is None
 
 
 def test_the_context_is_the_mean_over_prompts_and_answers() -> None:

@@ -162,6 +162,21 @@ def test_an_arm_that_is_said_to_do_what_no_drafter_does_is_warned_of(
         assert f"arms.{arm}.cannot_serve: {lacking}" in warning
 
 
+def test_a_target_that_one_of_its_depths_meets_is_met_by_an_engine_that_chooses(fleet: Path, tmp_path: Path) -> None:
+    """Depth 3 has nothing accepted here and takes 6 ms a token, depth 1 less than 5."""
+    document = sparse_document()
+    for accepted in document["arms"]["eagle3-k3"]["acceptance"].values():
+        accepted.update(mean=1.0)
+    depths = ["none", "eagle3-k1", "eagle3-k3"]
+    document["arms"]["own"] = {"algorithm": "EAGLE3", "verify_tokens": 4, "depths": depths}
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(document))
+    slo = "[slo]\ndefault_class = 'fast'\n[slo.classes.fast]\ntbt_target_ms = 5\n"
+    for arm, missed in (("eagle3-k3", True), ("own", False)):
+        about = warnings(fleet, backend("b0", arm=arm, profile=str(path)), slo)
+        assert any("slo.classes.fast" in each for each in about) == missed
+
+
 def test_a_target_that_no_arm_meets_is_named_with_the_best_there_is(fleet: Path) -> None:
     classes = "[slo.classes.fast]\ntbt_target_ms = 3\n[slo.classes.slow]\ntbt_target_ms = 9\n"
     parts = (backend("b0", arm="dspark-8"), backend("b1"), f"[slo]\ndefault_class = 'fast'\n{classes}")

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from selector.core.targetfield import TARGET_FIELD
-from selector.engine.batchfacts import target_in
+from selector.core.targetfield import TARGET_FIELD, target_in
 from selector.router.routes import ROUTES
 from selector.router.targetfield import fields_with_target
 

@@ -1,0 +1,100 @@
+"""How the engine of an arm with depths chooses among them, as its launch says.
+
+    DRAFTER_SELECTOR_DEPTHS in the environment       the plugin, by that file (`files.depthfile`)
+    --speculative-adaptive-config FILE               SGLang's rule on that schedule (`files.adaptiveconfig`)
+    neither                                          SGLang's rule on its default schedule
+
+The engine begins at the depth of `--speculative-num-steps`, or the deepest one. A file may lie on the engine's machine
+alone: that does for predictions, and an engine can then not be simulated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from selector.core.depthengines import (
+    DepthEngine,
+    OwnDepth,
+    PluginDepths,
+    ScheduledDepths,
+    priced_schedule,
+    tiers_by_batch,
+)
+from selector.core.policy import BackendSpec
+from selector.core.sglangadaptive import DEFAULT_SCHEDULES
+from selector.errors import DomainError, ProfileError
+from selector.files.adaptiveconfig import read_adaptive_config
+from selector.files.arm import Arm
+from selector.files.depthcosts import ADAPTIVE_CONFIG_FLAG, depth_table, flag_value, graph_batches
+from selector.files.depthfile import VARIABLE, DepthFile, load_depth_file
+from selector.files.profile import Profile
+
+_STEPS_FLAG = "--speculative-num-steps"
+
+
+def with_own_depth(spec: BackendSpec, profile: Profile) -> BackendSpec:
+    """The backend of an arm that has depths, told of them. Raises `InputError` as `own_depth` does."""
+    costs = [profile.cost(name) for name in profile.arm(spec.arm).depths or ()]
+    depths = tuple(
+        replace(spec, arm=at.arm, cost=replace(spec.cost, arm=at.arm, verify_tokens=at.verify_tokens, step=at.step))
+        for at in costs
+    )
+    return replace(spec, depths=depths, own_depth=own_depth(profile, spec.arm, spec.max_running_requests))
+
+
+def own_depth(profile: Profile, name: str, most_requests: int) -> OwnDepth:
+    """How the arm of that name, which has depths, chooses; its server has at most so many requests in a batch.
+
+    Raises `InputError` for a file that is there and cannot be read, and where it leaves nothing to choose.
+    """
+    arm = profile.arm(name)
+    where = f"profile {profile.gpu.name} {profile.target.name}: arms.{name}"
+    depths = tuple(profile.arm(each).verify_tokens - 1 for each in arm.depths or ())
+    path = arm.launch.env.get(VARIABLE) or flag_value(arm.launch.flags, ADAPTIVE_CONFIG_FLAG)
+    if path is not None and not Path(path).is_file():
+        return OwnDepth(
+            start=partial(_not_here, where, path), tiers=((1, depths),), takes_tbt_target=bool(arm.takes_tbt_target)
+        )
+    try:
+        if VARIABLE in arm.launch.env:
+            return _by_plugin(arm, load_depth_file(Path(arm.launch.env[VARIABLE])), depths)
+        return _by_schedule(profile, arm, path, most_requests)
+    except DomainError as bad:
+        raise ProfileError(where, str(bad), "name the arms of its depths, and export the file for them") from None
+
+
+def _by_plugin(arm: Arm, file: DepthFile, depths: tuple[int, ...]) -> OwnDepth:
+    start = partial(_plugin, file, _start_depth(arm, depths), depths)
+    start()  # a file that leaves nothing to choose shows now
+    priced = {each.depth for each in file.depths}
+    return OwnDepth(
+        start=start,
+        tiers=((1, tuple(depth for depth in depths if depth in priced)),),
+        takes_tbt_target=bool(arm.takes_tbt_target),
+        default_target_ms=file.tbt_target_ms,
+    )
+
+
+def _by_schedule(profile: Profile, arm: Arm, path: str | None, most_requests: int) -> OwnDepth:
+    schedule = DEFAULT_SCHEDULES[max(DEFAULT_SCHEDULES)] if path is None else read_adaptive_config(Path(path))
+    steps = {profile.arm(each).verify_tokens - 1: profile.cost(each).step for each in arm.depths or ()}
+    table, graphs = depth_table(steps), graph_batches((*arm.launch.flags, *profile.common_flags))
+    return OwnDepth(
+        start=partial(ScheduledDepths, schedule, table, graphs, start_depth=_start_depth(arm, tuple(steps))),
+        tiers=tiers_by_batch(priced_schedule(schedule, table), graphs, most_requests),
+    )
+
+
+def _start_depth(arm: Arm, depths: tuple[int, ...]) -> int:
+    given = flag_value(arm.launch.flags, _STEPS_FLAG)
+    return depths[-1] if given is None else int(given)
+
+
+def _plugin(file: DepthFile, start_depth: int, candidates: tuple[int, ...]) -> PluginDepths:
+    return PluginDepths(file.choice(start_depth=start_depth, candidates=candidates))
+
+
+def _not_here(where: str, path: str) -> DepthEngine:
+    raise ProfileError(where, f"is launched with {path}, which is not here", "bring the file, or export it again")
