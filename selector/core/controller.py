@@ -40,8 +40,8 @@ class Controller:
         """With a `fallback`, a policy that raises or breaks its contract is counted and the fallback decides.
 
         Without one (the simulator), the error is raised. What `learns_later` learns acceptance when somebody asks for
-        it, to the same result; until then every ended request is kept. Without `explains` nobody reads the candidates
-        of decisions.
+        it, to the same result; until then every ended request is kept. Without `explains` decisions come without their
+        candidates worked out: whoever reads them asks for `explained` before anything else happens.
         """
         self.context = context
         self.tracker = FleetTracker(context.backends)
@@ -75,8 +75,7 @@ class Controller:
         except Exception as error:  # a policy is foreign code: whatever it raises must not fail a request
             if self._fallback is None:
                 raise
-            self.policy_failures += 1
-            self.last_policy_failure = f"{type(error).__name__}: {error}"
+            self._policy_failed(error)
             decision = self._decided(self._fallback, request, fleet)
         if decision.backend is not None:
             self.tracker.dispatched(request, decision.backend, now_s)
@@ -85,6 +84,20 @@ class Controller:
     def _decided(self, policy: Policy, request: RequestView, fleet: FleetView) -> Decision:
         decision = policy.decide(request, fleet)
         return decision.explained() if self._explains else decision
+
+    def explained(self, decision: Decision) -> Decision:
+        """The last decision with its candidates worked out; without any if the policy fails at that, and it counts."""
+        try:
+            return decision.explained()
+        except Exception as error:  # foreign code, and the decision is made
+            if self._fallback is None:
+                raise
+            self._policy_failed(error)
+            return Decision(backend=decision.backend, reason=decision.reason, settings=decision.settings)
+
+    def _policy_failed(self, error: Exception) -> None:
+        self.policy_failures += 1
+        self.last_policy_failure = f"{type(error).__name__}: {error}"
 
     def _check(self, decision: Decision) -> None:
         if decision.backend is not None and decision.backend not in self._names:
@@ -181,8 +194,7 @@ class Controller:
         except Exception as error:
             if self._fallback is None:
                 raise
-            self.policy_failures += 1
-            self.last_policy_failure = f"{type(error).__name__}: {error}"
+            self._policy_failed(error)
         return True
 
     def restored(self, state: AcceptanceState) -> None:

@@ -1,10 +1,14 @@
 """Decides, keeps the books, and logs: the router's hold on the controller.
 
     place(request) ──▶ Flight ──▶ end(flight)              exactly one end
-                          └──▶ retract(flight) ──▶ place(request, tried)
+                │         └──▶ retract(flight) ──▶ place(request, tried)
+                └▷ settle()                                once the request is on its way
 
 Everything that changes the controller goes through here and into the decision log in the same order, so that the log
-can be replayed. Not a line of HTTP: the relay brings requests, the watch brings polls and health.
+can be replayed. What only tells of a decision (candidates, log, metrics, books) waits for `settle`, so that no request
+waits for it: whoever sent a request asks for it soon, and whatever else changes the controller does before.
+
+Not a line of HTTP: the relay brings requests, the watch brings polls and health.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 from selector.core.acceptancestate import AcceptanceState, Contribution, check
 from selector.core.controller import Controller
@@ -48,6 +53,7 @@ class Flight:
     reason: str
     dispatched_s: float
     predicted_tbt_ms: float | None = None
+    """Known once the decision is settled."""
     observer: StreamObserver = field(default_factory=StreamObserver)
     over: bool = False
     """Ended or retracted."""
@@ -87,6 +93,8 @@ class Dispatcher:
         self.drafting = frozenset(spec.name for spec in controller.context.backends if spec.cost.verify_tokens > 1)
         """Backends with a drafter."""
         self._largest_context = max(spec.max_context_tokens for spec in controller.context.backends)
+        self._unsettled: Callable[[], None] | None = None
+        """What is left to do about the last decision."""
 
     def now_s(self) -> float:
         """Seconds since the router started."""
@@ -99,7 +107,11 @@ class Dispatcher:
         return self.controller.expected_output_tokens(text_type, max_output_tokens, probabilities)
 
     def place(self, request: ClientRequest, tried: Collection[str] = ()) -> Flight:
-        """Decides where `request` goes, `tried` backends left out. Raises `RefusedRequest` when it can go nowhere."""
+        """Decides where `request` goes, `tried` backends left out; `settle` is due soon.
+
+        Raises `RefusedRequest` when it can go nowhere.
+        """
+        self.settle()
         now_s = self._clock()
         if request.view is None:
             flight = self._least_loaded(request, tried, now_s)
@@ -107,6 +119,12 @@ class Dispatcher:
             flight = self._decided(request, request.view, tried, now_s)
         self.flights[request.id] = flight
         return flight
+
+    def settle(self) -> None:
+        """Tells log, metrics and books of the last decision; nothing if they know it."""
+        unsettled, self._unsettled = self._unsettled, None
+        if unsettled is not None:
+            unsettled()
 
     def has_place(self, request: ClientRequest, tried: Collection[str]) -> bool:
         """Whether there is a backend left for the request, if it were taken back."""
@@ -117,6 +135,7 @@ class Dispatcher:
 
     def retract(self, flight: Flight, why: str) -> None:
         """The backend failed before the first byte; the request may be placed again."""
+        self.settle()
         flight.over = True
         del self.flights[flight.request.id]
         if flight.request.view is not None:
@@ -126,6 +145,7 @@ class Dispatcher:
         """The request is over, however it went; what its observer saw is learnt. A second end does nothing."""
         if flight.over:
             return
+        self.settle()
         now_s = self._clock()
         flight.over = True
         del self.flights[flight.request.id]
@@ -141,6 +161,7 @@ class Dispatcher:
 
     def polled(self, backend: str, signal: LoadSignal) -> None:
         """A backend reported its load."""
+        self.settle()
         now_s = self._clock()
         self.controller.tracker.polled(backend, signal, now_s)
         self._write("poll", {"t_s": now_s, "backend": backend, "signal": signal})
@@ -148,6 +169,7 @@ class Dispatcher:
 
     def health_changed(self, backend: str, *, available: bool, reason: str | None) -> None:
         """A backend became available or not."""
+        self.settle()
         now_s = self._clock()
         self._health(backend, available, reason, now_s)
         self._metrics.availability_changed(backend, available)
@@ -157,6 +179,7 @@ class Dispatcher:
 
     def settings_changed(self, backend: str, settings: Mapping[str, float], why: str) -> None:
         """A server took live settings: costs and accept lengths are theirs from now on."""
+        self.settle()
         now_s = self._clock()
         self.controller.settings_changed(backend, settings, now_s)
         self.books.settings_changed(backend, settings, now_s)
@@ -164,12 +187,14 @@ class Dispatcher:
 
     def settings_refused(self, backend: str, settings: Mapping[str, float], why: str) -> None:
         """A server does not change its live settings: they are fixed from now on."""
+        self.settle()
         now_s = self._clock()
         self.controller.settings_refused(backend, now_s)
         self._log_settings(backend, settings, "refused", why, now_s)
 
     def settings_failed(self, backend: str, settings: Mapping[str, float], why: str) -> None:
         """There was no answer: nothing is known to have changed."""
+        self.settle()
         self.controller.settings.failed(backend)
         self._log_settings(backend, settings, "failed", why, self._clock())
 
@@ -181,11 +206,13 @@ class Dispatcher:
 
     def corrected(self, backend: str, correction: Correction) -> None:
         """The step costs of a backend are its profile's times these factors from now on, as policies see them."""
+        self.settle()
         self.controller.corrected(backend, correction)
         self._write("correct", {"t_s": self._clock(), "backend": backend, "correction": correction})
 
     def restored(self, state: AcceptanceState) -> None:
         """What an earlier run learnt is taken over. Raises `DomainError`, and changes nothing, if it does not fit."""
+        self.settle()
         self.controller.restored(state)
         self._write("restored", {"t_s": self._clock(), "state": state})
 
@@ -195,35 +222,59 @@ class Dispatcher:
 
     def heard(self, others: Mapping[str, Contribution]) -> None:
         """What the other routers learnt so far, checked before."""
+        self.settle()
         self.controller.heard(others)
         self._write("heard", {"t_s": self._clock(), "others": others})
 
     def _decided(self, request: ClientRequest, view: RequestView, tried: Collection[str], now_s: float) -> Flight:
-        self._refuse_what_no_backend_serves(view)
         if not self.has_place(request, tried):
+            self._refuse_what_no_backend_serves(view)
             raise self._no_backend(tried)
-        failures = self.controller.policy_failures
+        controller = self.controller
+        failures = controller.policy_failures
         with self._hidden(tried, now_s) if tried else nullcontext():
-            decision = self.controller.decide(view, now_s)
-            fallback = self.controller.policy_failures > failures
-            self._log_decision(view, decision, now_s, fallback=fallback)
-        self._keep_account(request, view, decision, now_s, fallback=fallback)
+            decision = controller.decide(view, now_s)
+            flight = self._flight(request, decision, now_s)
+            fallback = controller.policy_failures > failures
+            self._unsettled = partial(self._tell, request, view, decision, flight, now_s, fallback)
+            if tried:
+                self.settle()  # while what was hidden from the policy is
         self._ask_for_settings(decision, now_s)
-        if decision.backend is None:
+        if flight is None:
+            self.settle()
             raise RefusedRequest(503, f"the policy refused the request: {decision.reason}", headers=[RETRY_SOON])
-        arm = self.controller.context.spec(decision.backend).arm
-        flight = Flight(
-            request=request,
-            backend=decision.backend,
-            arm=arm,
-            reason=decision.reason,
-            dispatched_s=now_s,
-            predicted_tbt_ms=_predicted_tbt_ms(decision),
-        )
-        if decision.backend in tried:
+        if flight.backend in tried:
             self._take_back(flight, "failed this request before", now_s)
             raise self._no_backend(tried)
         return flight
+
+    def _flight(self, request: ClientRequest, decision: Decision, now_s: float) -> Flight | None:
+        backend = decision.backend
+        if backend is None:
+            return None
+        return Flight(
+            request=request,
+            backend=backend,
+            arm=self.controller.context.spec(backend).arm,
+            reason=decision.reason,
+            dispatched_s=now_s,
+        )
+
+    def _tell(
+        self,
+        request: ClientRequest,
+        view: RequestView,
+        decision: Decision,
+        flight: Flight | None,
+        now_s: float,
+        fallback: bool,
+    ) -> None:
+        """The part of a decision that nobody waits for."""
+        decision = self.controller.explained(decision)
+        if flight is not None:
+            flight.predicted_tbt_ms = _predicted_tbt_ms(decision)
+        self._log_decision(view, decision, now_s, fallback=fallback)
+        self._keep_account(request, view, decision, now_s, fallback=fallback)
 
     def _ask_for_settings(self, decision: Decision, now_s: float) -> None:
         backend, wanted = decision.backend, decision.settings

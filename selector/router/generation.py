@@ -96,6 +96,7 @@ class Generation:
             context,
             configuration.policy.make(configuration.params, context),
             fallback=configuration.fallback.make({}, context),
+            explains=False,
         )
         upstreams: dict[str, Upstream] = {}
         for backend, spec in zip(fleet.backends, loaded.specs, strict=True):

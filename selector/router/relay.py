@@ -11,7 +11,7 @@ happens, the flight ends exactly once, and the backend's connection is closed as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
@@ -111,7 +111,8 @@ class Relay:
         tried: set[str] = set()
         delivered = False
         trace = incoming.trace
-        place = self._dispatcher.place if trace is None else trace.deciding(self._dispatcher.place)
+        place = self._dispatcher.place if trace is None else trace.deciding(self._settled)
+        settle_soon = asyncio.get_running_loop().call_soon
         self.retries.requested(self._clock())
         while not delivered:
             if self.successor is not None:
@@ -119,6 +120,7 @@ class Relay:
                 await self.successor._deliver(request, incoming, client)
                 return
             flight = place(request, tried)
+            settle_soon(self._dispatcher.settle)  # when the request is on its way, or its connection is
             tried.add(flight.backend)
             request.sent += 1
             self._watch.sent(flight.backend)
@@ -134,6 +136,12 @@ class Relay:
                 self._watch.left(flight.backend)
                 if trace is not None:
                     trace.left(flight, delivered=delivered)
+
+    def _settled(self, request: ClientRequest, tried: Collection[str]) -> Flight:
+        """For traces, which tell all of a decision at once."""
+        flight = self._dispatcher.place(request, tried)
+        self._dispatcher.settle()
+        return flight
 
     async def _deliver_from(self, flight: Flight, tried: set[str], incoming: Incoming, client: Client) -> bool:
         """Whether the client got its answer; if not, the flight is retracted and there is another backend to try."""
@@ -164,6 +172,7 @@ class Relay:
             self._dispatcher.end(flight, Finish.FAILED)
             message = f"backend {flight.backend} failed: {failed}"
             raise RefusedRequest(503, message, headers=[RETRY_SOON, *flight.headers]) from None
+        self._dispatcher.settle()  # long since, unless the backend was faster than the loop
         if incoming.trace is not None:
             incoming.trace.answered(answer.status)
         try:

@@ -1,8 +1,7 @@
 """One new request per turn of the event loop, in the order they came.
 
-What is written in a turn is sent when the turn ends. Were a burst of requests decided in one turn, the first would
-leave for its backend only after the last was decided, and so would every token that came meanwhile. With one a turn,
-each leaves as soon as it is decided, and between two of them tokens pass.
+Were a burst of requests decided in one turn, every token that came meanwhile would wait until the last is decided. With
+one a turn, tokens pass between two of them.
 """
 
 from __future__ import annotations

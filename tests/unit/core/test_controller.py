@@ -209,3 +209,9 @@ def test_candidates_are_worked_out_for_who_reads_them_and_a_failure_to_is_the_po
     controller = Controller(context, Lazy(), fallback=Scripted("b1"), explains=explains)
     assert controller.decide(request_view(), 0.0).backend == ("b1" if explains else "b0")
     assert controller.policy_failures == explains
+    if not explains:
+        decision = controller.decide(request_view("r2"), 0.0)
+        assert tuple(controller.explained(decision).candidates) == ()
+        assert (controller.policy_failures, controller.last_policy_failure) == (1, "ZeroDivisionError: ")
+        with pytest.raises(ZeroDivisionError):
+            Controller(context, Lazy(), explains=False).explained(decision)
