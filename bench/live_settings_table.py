@@ -75,17 +75,19 @@ def load_of(cell: Cell) -> tuple[Load, Window, float]:
     """The requests of a cell, what of the run is measured, and when it ends."""
     if cell.part == "steady":
         clients = int(cell.clients)
-        requests = made_up(MIXES[cell.mix], cell.target_ms, 20_000, cell.seed)
+        requests = made_up(MIXES[cell.mix], cell.target_ms, 20_000, cell.seed, clients=clients)
         window = Window(from_s=90.0, to_s=150.0 if clients > 1 else 390.0)
         return ClosedLoop(requests, [(0.0, 1), (10.0, clients)]), window, window.to_s + 30.0
     if cell.part == "ramp":
-        requests = made_up(MIXES[cell.mix], cell.target_ms, 20_000, cell.seed)
+        requests = made_up(MIXES[cell.mix], cell.target_ms, 20_000, cell.seed, clients=64)
         window = Window(from_s=0.0, to_s=360.0)
         return ClosedLoop(requests, [(0.0, 1), (120.0, 64), (240.0, 1)]), window, 420.0
-    third = [made_up({text: 1.0}, None, 1_500, cell.seed) for text in ("code", "romansh", "conversation")]
+    clients = int(cell.clients)
+    texts = ("code", "romansh", "conversation")
+    third = [made_up({text: 1.0}, None, 1_500, cell.seed, clients=clients) for text in texts]
     changing = [request for part in third for request in part]
     named = [replace(each, trace=replace(each.trace, request_id=f"r{n}")) for n, each in enumerate(changing)]
-    return ClosedLoop(named, [(0.0, int(cell.clients))]), Window(), float("inf")
+    return ClosedLoop(named, [(0.0, clients)]), Window(), float("inf")
 
 
 def fleet_of(arms: Sequence[str], gpus: Sequence[str], drafting_factor: float) -> LoadedFleet:

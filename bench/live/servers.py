@@ -70,7 +70,7 @@ async def started(
         coming: list[_Coming] = []
         for command, backend in zip(commands, loaded.fleet.backends, strict=True):
             env = {**plan.servers.env, **command.env, **_imposed(accept.get(command.arm), plan)}
-            # Servers that start together would look for a free port for their ranks at once and find the same.
+            # Two fleet files of one host do not know of one another's ports, and would name the same.
             rendezvous = ("--nccl-port", str(int(str(backend.url).rpartition(":")[2]) + _NCCL_PORTS))
             argv = (plan.servers.python, *command.words[1:], *rendezvous, *plan.servers.flags)
             log = logs / f"{command.backend}.log"

@@ -102,6 +102,33 @@ def test_rates_and_lengths_are_those_of_the_window() -> None:
     assert estimate.demands(1_000.0, NO_WORK) == []
 
 
+def test_a_rate_that_jumps_is_followed_within_a_part_of_the_window() -> None:
+    estimate = DemandEstimate(window_s=15.0)
+    now_s = 0.0
+    for number in range(200):  # 5 a second, then 20
+        now_s += 0.2 if number < 100 else 0.05
+        estimate.arrived(request_view(), now_s)
+        estimate.demands(now_s, NO_WORK)
+    assert now_s == pytest.approx(25.0)
+    (demand,) = estimate.demands(now_s, NO_WORK)
+    assert demand.requests_per_s == pytest.approx(20.0, rel=0.25), "the window alone says 9"
+    assert demand.prompt_tokens == pytest.approx(request_view().prompt_tokens)
+
+
+def test_a_steady_rate_is_that_of_the_whole_window() -> None:
+    estimate, random, now_s = DemandEstimate(window_s=15.0), Random(3), 0.0
+    rates = []
+    for _ in range(4_000):
+        now_s += random.expovariate(10.0)
+        estimate.arrived(request_view(), now_s)
+        rates.append(estimate.demands(now_s, NO_WORK)[0].requests_per_s)
+    settled = rates[1_000:]
+    mean = sum(settled) / len(settled)
+    deviation = (sum((rate - mean) ** 2 for rate in settled) / len(settled)) ** 0.5
+    # The window alone deviates by the square root of rate / 2 window: 0.58; its last part alone by 1.3.
+    assert deviation < 0.85
+
+
 def test_beyond_a_number_of_demands_the_nearest_takes_a_new_one() -> None:
     estimate = DemandEstimate(window_s=10.0)
     keys = deque(estimate.arrived(request_view(tbt_target_ms=10.0 + number), 0.0) for number in range(40))

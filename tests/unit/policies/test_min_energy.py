@@ -504,6 +504,38 @@ def test_beyond_its_plan_it_wakes_no_second_server_on_a_gpu_that_works() -> None
     assert {decision.backend for decision in decisions} == {decisions[0].backend}
 
 
+def test_a_shared_gpu_is_not_planned_to_do_more_than_one_server_can() -> None:
+    shared = [replace(spec, gpus=("one",)) for spec in specs_of("none", "eagle3-k1", "dspark-8")]
+    apart = specs_of("none", "eagle3-k1", "dspark-8")
+    demand = Demand(
+        text_type="code", tbt_target_ms=10.0, requests_per_s=1_000.0, prompt_tokens=500.0, output_tokens=200.0
+    )
+
+    def planned(specs: Sequence[BackendSpec]) -> Plan:
+        return Planner(specs, acceptance_model(), 0.9).solve([demand])
+
+    assert len(planned(apart).batch_of) == 3, "every GPU is of use"
+    on_one = planned(shared)
+    assert len(on_one.batch_of) == 1
+    assert not on_one.within_targets
+
+
+def test_a_choice_on_a_shared_gpu_is_good_for_more_load_too() -> None:
+    """What it would switch to later would take turns with what runs then."""
+    demand = Demand(
+        text_type="romansh", tbt_target_ms=10.0, requests_per_s=6.4, prompt_tokens=500.0, output_tokens=200.0
+    )
+    apart = specs_of("none", "eagle3-k1")
+    shared = [replace(spec, gpus=("one",)) for spec in apart]
+
+    def planned(specs: Sequence[BackendSpec], growth: float) -> set[str]:
+        grown = demand._replace(requests_per_s=growth * demand.requests_per_s)
+        return set(Planner(specs, acceptance_model(), 0.9).solve([grown]).batch_of)
+
+    assert planned(apart, 1.0) == {"none"}
+    assert planned(shared, 1.0) == planned(shared, 2.0) == {"eagle3-k1"}
+
+
 def test_a_plan_is_made_anew_when_what_is_known_of_acceptance_moves() -> None:
     specs = specs_of("none", "dspark-8")
     context = policy_context(specs)

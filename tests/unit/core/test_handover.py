@@ -1,0 +1,69 @@
+"""When a plan that wakes a server beside another that works is followed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from selector.core.handover import Handover
+from selector.core.planner import Plan
+from selector.core.types import FleetView
+from tests.fleets import backend_view, specs_of
+
+ON_ONE_GPU = Handover({"none": [0], "dspark-8": [1], "eagle3-k1": [2]}, [(1,), (0,), ()], holds_s=10.0)
+SPECS = specs_of("none", "dspark-8", "eagle3-k1")
+TARGET_MS = 10.0
+
+
+def plan(arm: str, score_w: float, *, target_ms: float | None = TARGET_MS, within: bool = True) -> Plan:
+    return Plan(
+        arms_of={("code", target_ms): (arm,)},
+        batch_of={arm: 8},
+        power_w=score_w,
+        score=score_w,
+        tokens_per_s_of={arm: 500.0},
+        within_targets=within,
+    )
+
+
+def fleet(*batches: int) -> FleetView:
+    views = [backend_view(spec, batch=batch) for spec, batch in zip(SPECS, batches, strict=True)]
+    return FleetView(now_s=0.0, backends=tuple(views))
+
+
+def test_only_an_arm_beside_another_on_its_gpu_has_to_wait() -> None:
+    assert ON_ONE_GPU.wakes(plan("none", 90.0), plan("dspark-8", 100.0)) == {1}
+    assert not ON_ONE_GPU.wakes(plan("eagle3-k1", 90.0), plan("dspark-8", 100.0)), "a GPU of its own"
+    assert not ON_ONE_GPU.wakes(plan("none", 90.0), plan("none", 100.0)), "it works already"
+
+
+def test_it_is_due_at_once_where_the_neighbour_has_nothing_to_do() -> None:
+    assert ON_ONE_GPU.is_due(plan("none", 99.9), plan("dspark-8", 100.0), fleet(0, 0, 30), 100.0)
+
+
+# 4 requests of 100 tokens: 600 tokens at 10 J each, over 10 s, are 600 W.
+@pytest.mark.parametrize(("saved_w", "due"), [(590.0, False), (610.0, True)])
+def test_targets_that_break_meanwhile_are_weighed_against_what_it_saves(saved_w: float, due: bool) -> None:
+    in_force = plan("dspark-8", 1_000.0)
+    assert ON_ONE_GPU.is_due(plan("none", 1_000.0 - saved_w), in_force, fleet(0, 4, 0), 100.0) is due
+
+
+def test_where_the_plan_in_force_has_no_place_for_all_a_token_counts_as_one_that_is_not_served() -> None:
+    short = plan("dspark-8", 50_000.0, within=False)
+    assert not ON_ONE_GPU.is_due(plan("none", 10_000.0), short, fleet(0, 4, 0), 100.0)
+    assert ON_ONE_GPU.is_due(plan("none", -15_000.0), short, fleet(0, 4, 0), 100.0)
+
+
+def test_without_targets_only_the_turns_cost_something() -> None:
+    in_force = plan("dspark-8", 1_000.0, target_ms=None)
+    # 600 tokens at 3.6 % of 2 J: 4.3 W over 10 s.
+    assert ON_ONE_GPU.is_due(plan("none", 995.0, target_ms=None), in_force, fleet(0, 4, 0), 100.0)
+    assert not ON_ONE_GPU.is_due(plan("none", 996.0, target_ms=None), in_force, fleet(0, 4, 0), 100.0)
+
+
+def test_where_clients_wait_plans_are_compared_by_joules_per_token() -> None:
+    in_force = replace(plan("dspark-8", 1_000.0, target_ms=None), score=2.0, backends_of={"dspark-8": 1})
+    saves = replace(plan("none", 1_000.0, target_ms=None), backends_of={"none": 1})
+    assert ON_ONE_GPU.is_due(replace(saves, score=1.99), in_force, fleet(0, 4, 0), 100.0), "5 W"
+    assert not ON_ONE_GPU.is_due(replace(saves, score=1.999), in_force, fleet(0, 4, 0), 100.0), "0.5 W"
