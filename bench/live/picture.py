@@ -1,0 +1,70 @@
+"""Live results as a picture: joules per accepted token by policy, one panel a load and text; the simulation beside.
+
+    python bench/live/picture.py --rows bench/results/h200_live.jsonl --fleet three-on-one --out docs/live.svg
+
+Bars are measured, the board's idle power included; a line across a bar is what the simulator says of the same requests.
+Above it stands the share of requests within the target. The policy that is asked about is dark. Needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+_ASKED, _OTHER = "#1b4f72", "#c9d3da"
+
+
+def main() -> None:
+    """Draws the rows of one fleet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=Path, required=True, help="results.jsonl of run.py")
+    parser.add_argument("--fleet", required=True, help="the fleet whose cells are drawn, by its file's name")
+    parser.add_argument("--policy", default="min_energy", help="the policy that is drawn dark (default: min_energy)")
+    parser.add_argument("--out", type=Path, required=True, help="file to write, .svg or .png")
+    args = parser.parse_args()
+    rows = [json.loads(line) for line in args.rows.read_text(encoding="utf-8").splitlines() if line.strip()]
+    of_fleet = [row for row in rows if row["fleet"] == args.fleet]
+    if not of_fleet:
+        parser.error(f"{args.rows} has no row of the fleet {args.fleet!r}")
+    draw(of_fleet, args.policy, args.out)
+
+
+def draw(rows: Sequence[Mapping[str, Any]], policy: str, out: Path) -> None:
+    """One panel for each load, text and target, in the order of the rows; policies in that of their first row."""
+    panels: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        target = "no target" if row["target_ms"] is None else f"{row['target_ms']:g} ms"
+        panels.setdefault(f"{row['text']}, {target}", []).append(row)
+    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(1.2 + 2.8 * len(panels), 3.6), sharey=True, squeeze=False)
+    for axis, (title, cells) in zip(axes[0], panels.items(), strict=True):
+        for row in cells:
+            place = policies.index(row["policy"])
+            joules, simulated = row["live"]["j_per_accepted_token"], row["simulated"]["j_per_accepted_token"]
+            axis.bar(place, joules, width=0.7, color=_ASKED if row["policy"] == policy else _OTHER, edgecolor="black")
+            axis.plot([place - 0.45, place + 0.45], [simulated, simulated], color="black", linewidth=1.6)
+            attained = row["live"]["tbt_attainment"]
+            if attained is not None:
+                axis.annotate(f"{attained:.0%}", (place, max(joules, simulated)), (0, 3), **_CENTRED)
+        axis.set_xticks(range(len(policies)), [name.removeprefix("static:") for name in policies], rotation=30)
+        axis.set_xlim(-0.6, len(policies) - 0.4)
+        axis.set_title(title, fontsize=10)
+        axis.margins(y=0.12)
+    axes[0][0].set_ylabel("J per accepted token")
+    figure.tight_layout()
+    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
+
+
+_CENTRED: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 9}
+
+
+if __name__ == "__main__":
+    main()

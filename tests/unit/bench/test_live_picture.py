@@ -1,0 +1,41 @@
+"""The picture of live results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+PICTURE = Path(__file__).parents[3] / "bench" / "live" / "picture.py"
+
+
+def drawn(tmp_path: Path, fleet: str) -> subprocess.CompletedProcess[str]:
+    cells = [("code", "min_energy", 0.3, 0.97), ("code", "static:none", 0.4, None), ("news", "min_energy", 0.2, 1.0)]
+    rows = [
+        {
+            "fleet": "three", "text": text, "target_ms": 10.0, "policy": policy,
+            "live": {"j_per_accepted_token": joules, "tbt_attainment": attained},
+            "simulated": {"j_per_accepted_token": 0.3},
+        }
+        for text, policy, joules, attained in cells
+    ]  # fmt: skip
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    words = ["--rows", tmp_path / "results.jsonl", "--fleet", fleet, "--out", tmp_path / "live.svg"]
+    return subprocess.run([sys.executable, PICTURE, *words], capture_output=True, text=True, check=False)
+
+
+def test_every_policy_and_what_it_attained_is_in_the_picture(tmp_path: Path) -> None:
+    assert drawn(tmp_path, "three").returncode == 0
+    svg = (tmp_path / "live.svg").read_text(encoding="utf-8")
+    for words in ("code, 10 ms", "news, 10 ms", "min_energy", "97%", "100%", "J per accepted token"):
+        assert f"<!-- {words} -->" in svg, words
+
+
+def test_a_fleet_without_rows_is_an_error_that_says_so(tmp_path: Path) -> None:
+    failed = drawn(tmp_path, "four")
+    assert failed.returncode == 2
+    assert "has no row of the fleet 'four'" in failed.stderr
