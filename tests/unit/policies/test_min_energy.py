@@ -536,6 +536,13 @@ def test_a_choice_on_a_shared_gpu_is_good_for_more_load_too() -> None:
     assert planned(shared, 1.0) == planned(shared, 2.0) == {"eagle3-k1"}
 
 
+def test_a_busy_server_of_a_shared_gpu_is_not_left_for_a_small_gain() -> None:
+    specs = [replace(spec, gpus=("one",)) for spec in specs_of("none", "eagle3-k1", "dspark-8")]
+    busy = Stream(specs)
+    decisions = busy.poisson(8.0, 40.0, text_type="code", tbt_target_ms=20.0)
+    assert {decision.backend for decision in decisions} == {"b2"}, "the next plan would rather have b1"
+
+
 def test_a_plan_is_made_anew_when_what_is_known_of_acceptance_moves() -> None:
     specs = specs_of("none", "dspark-8")
     context = policy_context(specs)
