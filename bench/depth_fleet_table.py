@@ -20,18 +20,16 @@ Choices of a cell
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from _cell_table import run_table
 from _depth_fleets import FIXED, IN_ENGINE, exported, fleet_of
 from _planner_cells import MIXES, PROFILE
 from _planner_verdict import compared, passes, read_rows
@@ -174,23 +172,7 @@ def _attained(result: dict[str, Any]) -> str:
 
 def main() -> None:
     """Runs the missing cells, or judges."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=Path, required=True, help="JSON lines; cells that are there are not run again")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--summary", action="store_true", help="only judge the rows that are there")
-    options = parser.parse_args()
-    if not options.summary:
-        lines = options.rows.read_text(encoding="utf-8").splitlines() if options.rows.exists() else []
-        known = [json.loads(line) for line in lines]
-        done = {Cell(**{name: row[name] for name in Cell.__slots__}) for row in known if "part" in row}
-        with options.rows.open("a", encoding="utf-8") as out, ProcessPoolExecutor(options.processes) as pool:
-            if not known:
-                print(json.dumps(provenance()), file=out, flush=True)
-            running = [pool.submit(run_cell, cell) for cell in all_cells() if cell not in done]
-            for number, future in enumerate(as_completed(running), start=1):
-                print(json.dumps(future.result()), file=out, flush=True)
-                print(f"{number}/{len(running)}", flush=True)
-    print_summary(options.rows)
+    run_table(__doc__ or "", Cell, all_cells, run_cell, print_summary, provenance)
 
 
 if __name__ == "__main__":

@@ -19,16 +19,15 @@ Both joules are given: with two GPUs the second one's idle power is in the first
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from _assumed_budgets import BUDGETS, COMPACT, accept_lengths, with_assumed_budgets
+from _cell_table import run_table
 from _planner_cells import MIXES, MOST_CONTEXT_TOKENS, PROFILE, profile
 from _planner_verdict import worse_because
 from planner_table import made_up, short
@@ -168,23 +167,7 @@ def print_summary(rows: Path) -> None:
 
 def main() -> None:
     """Runs the missing cells, or judges."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=Path, required=True, help="JSON lines; cells that are there are not run again")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--summary", action="store_true", help="only judge the rows that are there")
-    options = parser.parse_args()
-    if not options.summary:
-        rows = options.rows.read_text(encoding="utf-8").splitlines() if options.rows.exists() else []
-        known = [json.loads(line) for line in rows]
-        done = {Cell(**{name: row[name] for name in Cell.__slots__}) for row in known if "part" in row}
-        with options.rows.open("a", encoding="utf-8") as out, ProcessPoolExecutor(options.processes) as pool:
-            if not known:
-                print(json.dumps(provenance()), file=out, flush=True)
-            running = [pool.submit(run_cell, cell) for cell in all_cells() if cell not in done]
-            for number, future in enumerate(as_completed(running), start=1):
-                print(json.dumps(future.result()), file=out, flush=True)
-                print(f"{number}/{len(running)}", flush=True)
-    print_summary(options.rows)
+    run_table(__doc__ or "", Cell, all_cells, run_cell, print_summary, provenance)
 
 
 if __name__ == "__main__":

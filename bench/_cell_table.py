@@ -1,0 +1,45 @@
+"""The command of a table of simulated cells: JSON lines that a later run goes on with, and a summary of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, TypeVar
+
+Cell = TypeVar("Cell")
+
+
+def run_table(
+    about: str,
+    cell_type: Callable[..., Cell],
+    all_cells: Callable[[], Iterable[Cell]],
+    run_cell: Callable[[Cell], dict[str, Any]],
+    print_summary: Callable[[Path], None],
+    provenance: Callable[[], dict[str, object]],
+) -> None:
+    """Runs the cells that the file lacks, or only judges those that are there.
+
+    `provenance` is the first line of a new file, `about` the docstring of the script. `cell_type` makes a cell of the
+    fields that its row names too; cells are slotted and can be compared.
+    """
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+    parser.add_argument("--rows", type=Path, required=True, help="JSON lines; cells that are there are not run again")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--summary", action="store_true", help="only judge the rows that are there")
+    options = parser.parse_args()
+    if not options.summary:
+        lines = options.rows.read_text(encoding="utf-8").splitlines() if options.rows.exists() else []
+        known = [json.loads(line) for line in lines]
+        fields = cell_type.__slots__  # type: ignore[attr-defined]
+        done = {cell_type(**{name: row[name] for name in fields}) for row in known if "part" in row}
+        with options.rows.open("a", encoding="utf-8") as out, ProcessPoolExecutor(options.processes) as pool:
+            if not known:
+                print(json.dumps(provenance()), file=out, flush=True)
+            running = [pool.submit(run_cell, cell) for cell in all_cells() if cell not in done]
+            for number, future in enumerate(as_completed(running), start=1):
+                print(json.dumps(future.result()), file=out, flush=True)
+                print(f"{number}/{len(running)}", flush=True)
+    print_summary(options.rows)
