@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, TypeVar
 
+from selector import __version__
+
 Cell = TypeVar("Cell")
+
+
+def made_by() -> dict[str, object]:
+    """Versions and host of a run, for the first line of its rows."""
+    return {
+        "drafter-selector": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cpus": os.cpu_count(),
+    }
 
 
 def run_table(

@@ -20,8 +20,6 @@ Choices of a cell
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,13 +27,12 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from _cell_table import run_table
+from _cell_table import made_by, run_table
 from _depth_fleets import FIXED, IN_ENGINE, exported, fleet_of
 from _planner_cells import MIXES, PROFILE
 from _planner_verdict import compared, passes, read_rows
 from planner_table import made_up, short
 
-from selector import __version__
 from selector.simulator.arrivals import ClosedLoop, Load
 from selector.simulator.run import Window
 from selector.simulator.trial import simulate_policy
@@ -123,10 +120,7 @@ def provenance() -> dict[str, object]:
         "assumed": "depth 0 costs what none does; an adaptive server's depth 0 is dearer, by how much nobody measured",
         "profile": PROFILE,
         "command": "python bench/depth_fleet_table.py --rows bench/results/depth_fleet_table.jsonl",
-        "drafter-selector": __version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "cpus": os.cpu_count(),
+        **made_by(),
     }
 
 

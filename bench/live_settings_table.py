@@ -20,19 +20,16 @@ Both joules are given: with two GPUs the second one's idle power is in the first
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from _assumed_budgets import BUDGETS, COMPACT, accept_lengths, with_assumed_budgets
-from _cell_table import run_table
+from _cell_table import made_by, run_table
 from _planner_cells import MIXES, MOST_CONTEXT_TOKENS, PROFILE, profile
 from _planner_verdict import worse_because
 from planner_table import made_up, short
 
-from selector import __version__
 from selector.files.fleet import Backend, Fleet, LoadedFleet
 from selector.simulator.arrivals import ClosedLoop, Load
 from selector.simulator.run import Window
@@ -134,10 +131,7 @@ def provenance() -> dict[str, object]:
         },
         "derived": {"accept lengths by budget": accept_lengths(with_assumed_budgets(profile(), 1.0))},
         "profile": PROFILE,
-        "drafter-selector": __version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "cpus": os.cpu_count(),
+        **made_by(),
     }
 
 

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -29,6 +27,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 
+from _cell_table import made_by
 from _planner_bound import ramp_bound, steady_bound, trace_bound
 from _planner_cells import (
     ARMS,
@@ -46,7 +45,6 @@ from _planner_cells import (
 )
 from _planner_verdict import print_summary, read_rows
 
-from selector import __version__
 from selector.core.capacity import most_tokens_per_s
 from selector.errors import TraceError
 from selector.files.fleet import LoadedFleet
@@ -292,10 +290,7 @@ def provenance() -> dict[str, object]:
     return {
         "benchmark": "planner_table",
         "profile": PROFILE,
-        "drafter-selector": __version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "cpus": os.cpu_count(),
+        **made_by(),
     }
 
 

@@ -63,17 +63,13 @@ class _Arrivals:
         age_s = now_s - self.since_s
         if age_s < 3.0 * recent_s:
             return
-        rate = self.count * math.exp((self.then_s - now_s) / window_s) / (window_s * -math.expm1(-age_s / window_s))
+        faded = self.count * math.exp((self.then_s - now_s) / window_s)
+        rate = faded / (window_s * -math.expm1(-age_s / window_s))
         recent = self.recent * math.exp((self.then_s - now_s) / recent_s) / recent_s
         if abs(recent - rate) > _JUMP_DEVIATIONS * math.sqrt(rate / (2.0 * recent_s)):
             # As if the first request had come `recent_s` ago, and all since then at the recent rate.
             self.since_s = now_s - recent_s
-            scale = (
-                recent
-                * window_s
-                * -math.expm1(-_RECENT_FRAC)
-                / (self.count * math.exp((self.then_s - now_s) / window_s))
-            )
+            scale = recent * window_s * -math.expm1(-_RECENT_FRAC) / faded
             self.count *= scale
             self.prompt_tokens *= scale
             self.output_tokens *= scale
