@@ -22,7 +22,7 @@ from typing import Any
 from _timing import cpu_model
 
 from selector import __version__
-from selector.core.targetfield import TARGET_FIELD
+from selector.core.enginefields import TARGET_FIELD
 from selector.engine.batchfacts import BatchFacts
 from selector.engine.depthpolicy import Steering
 from selector.files.depthfile import load_depth_file

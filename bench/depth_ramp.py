@@ -23,17 +23,19 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from random import Random
 from statistics import NormalDist, fmean
 
 from selector import __version__
 from selector.core.adaptiveschedule import Aim, planned_schedule
-from selector.core.depthacceptance import DepthAcceptance
+from selector.core.depthbatch import DepthBatch, DepthRequest
 from selector.core.depthchoice import ChoiceOptions, DepthChoice
 from selector.core.depthengines import DepthEngine, DepthStretch, PluginDepths, ScheduledDepths
 from selector.core.depthsurvival import SlowRequests, accept_lengths, survivals_with_mean
 from selector.core.depthtable import DepthTable
+from selector.core.depthtexts import DepthAcceptances
 from selector.core.sglangadaptive import DEFAULT_SCHEDULES
 from selector.files.depthcosts import DepthCosts, depth_costs, survivals_of_text
 from selector.files.profile import Profile, load_profile
@@ -59,10 +61,13 @@ class Fixed:
     def __init__(self, depth: int) -> None:
         self._depth = depth
 
-    def choose(self, batch: int, context_tokens: float, target_ms: float | None) -> DepthStretch:
+    def choose(self, batch: DepthBatch, context_tokens: float) -> DepthStretch:
         return DepthStretch(self._depth, None)
 
     def verified(self, depth: int, passes: Sequence[Sequence[int]]) -> None:
+        return None
+
+    def prefilled(self, tokens: int) -> None:
         return None
 
 
@@ -75,6 +80,7 @@ _REQUEST_KINDS = 25
 class Request:
     """One request that is decoded."""
 
+    text_type: str
     draw: Random
     survivals: tuple[float, ...]
     tokens_left: int
@@ -117,7 +123,8 @@ def run(
                 running.append(_request(Random(f"{seed}:{number}:{sent}"), mix, curves, now_ms))
                 sent += 1
             context = fmean(request.context_tokens for request in running)
-            depth = engine.choose(batch, context, target_ms).depth
+            told = [DepthRequest(request.text_type, inf if target_ms is None else target_ms) for request in running]
+            depth = engine.choose(DepthBatch(told), context).depth
             ms, j = table.step(depth, batch, context)
             now_ms += ms
             part.energy_j += j
@@ -141,7 +148,7 @@ def run(
 def _request(draw: Random, mix: Mapping[str, float], curves: Mapping[str, Spread], now_ms: float) -> Request:
     """A request with chances of its own: the n-th of a level is the same whichever engine serves it."""
     name = draw.choices(list(mix), list(mix.values()))[0]
-    return Request(draw, draw.choice(curves[name]), draw.randint(*OUTPUT_TOKENS), began_ms=now_ms)
+    return Request(name, draw, draw.choice(curves[name]), draw.randint(*OUTPUT_TOKENS), began_ms=now_ms)
 
 
 def _accepted(request: Request, depth: int) -> int:
@@ -205,7 +212,7 @@ def engines(
         band_frac=0.4,
     )
     exported = schedule_of(planned_schedule(aim, GRAPH_BATCHES, Random(1)))
-    plugin = DepthChoice(table, DepthAcceptance(survivals, slow), ChoiceOptions(), start_depth=table.depths[-1])
+    plugin = DepthChoice(table, DepthAcceptances(survivals, slow), ChoiceOptions(), start_depth=table.depths[-1])
     return {
         **{f"depth {depth}": Fixed(depth) for depth in table.depths},
         f"default {release}": ScheduledDepths(DEFAULT_SCHEDULES[release], table, GRAPH_BATCHES, start_depth=3),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from selector.core.depthacceptance import DepthAcceptance
 from selector.core.depthchoice import ChoiceOptions, DepthChoice
 from selector.core.depthengines import OwnDepth, PluginDepths, ScheduledDepths, tiers_by_batch
 from selector.core.depthsurvival import SlowRequests, geometric_survivals
 from selector.core.depthtable import DepthTable
+from selector.core.depthtexts import DepthAcceptances
 from selector.core.policy import BackendSpec
 from selector.core.sglangadaptive import Schedule, Tier
 from selector.files.depthcosts import depth_table
@@ -32,7 +32,7 @@ def table() -> DepthTable:
 
 def plugin_choice(survival_rate: float = 0.6, options: ChoiceOptions | None = None) -> DepthChoice:
     """The plugin's choice before it has seen anything; by default it tries deeper depths often."""
-    acceptance = DepthAcceptance(geometric_survivals(survival_rate, 7), SlowRequests.at(spread_frac=0.1))
+    acceptance = DepthAcceptances(geometric_survivals(survival_rate, 7), SlowRequests.at(spread_frac=0.1))
     options = options or ChoiceOptions(dwell_steps=4, trial_every_steps=10)
     return DepthChoice(table(), acceptance, options, start_depth=7)
 

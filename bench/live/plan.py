@@ -7,6 +7,7 @@
     seconds = 45                        # of the replayed clock; arrivals beyond are left out
     seed = 1
     max_prompt_tokens = 4000            # longer prompts and answers are cut to these
+    min_output_tokens = 1               # shorter answers are made so long
     max_output_tokens = 400
 
     [[loads]]                           # one or several
@@ -130,6 +131,7 @@ class LivePlan(FileModel):
     seconds: PositiveFloat = 45.0
     seed: int = 1
     max_prompt_tokens: PositiveInt = 4_000
+    min_output_tokens: PositiveInt = 1
     max_output_tokens: PositiveInt = 400
     loads: tuple[Load, ...] = Field(min_length=1)
     texts: tuple[Text, ...] = Field(min_length=1)

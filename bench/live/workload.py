@@ -43,7 +43,7 @@ def trace_of(plan: LivePlan, folder: Path) -> Trace:
             request,
             arrival_s=request.arrival_s - plan.from_s,
             prompt_tokens=min(request.prompt_tokens, plan.max_prompt_tokens),
-            output_tokens=min(request.output_tokens, plan.max_output_tokens),
+            output_tokens=min(max(request.output_tokens, plan.min_output_tokens), plan.max_output_tokens),
         )
         for request in trace.requests
         if request.arrival_s >= plan.from_s

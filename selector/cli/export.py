@@ -27,7 +27,7 @@ from selector.files.depthcosts import (
     survivals_of_length,
     survivals_of_text,
 )
-from selector.files.depthfile import FORMAT, Depth, DepthFile, options_of
+from selector.files.depthfile import FORMAT, Depth, DepthFile, Prefill, options_of
 from selector.files.profile import Profile, load_profile
 from selector.files.schedulereport import SEED, ScheduleReport, explanation, schedule_of, schedule_report
 
@@ -90,13 +90,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Step costs by depth and what is known of acceptance, for the plugin (selector.engine).",
     )
     _add_common(depths, target_required=False)
-    options = ChoiceOptions()
     depths.add_argument(
         "--headroom",
         type=float,
-        default=options.headroom_frac,
+        default=ChoiceOptions().headroom_frac,
         metavar="FRAC",
-        help="share of a target kept free for pauses by prefill",
+        help="share of a target kept free, beside that of the time which prompts take",
     )
     depths.set_defaults(run=run_depths)
 
@@ -179,8 +178,10 @@ def run_depths(args: argparse.Namespace) -> int:
         depths=tuple(
             Depth(depth=depth, arm=arm, rows=_rounded(costs.table.chains(depth))) for depth, arm in costs.arms.items()
         ),
-        survivals=tuple(round(survival, 6) for survival in survivals),
+        survivals=_rounded_curve(survivals),
         survivals_from=origin,
+        survivals_of={} if args.text_type is None else _survivals_of_texts(profile, costs),
+        prefill=_prefill(profile, costs.deepest_arm),
         quantile=args.quantile,
         spread_frac=spread_frac,
         output_tokens=args.output_tokens,
@@ -211,6 +212,27 @@ def _survivals(args: argparse.Namespace, profile: Profile, costs: DepthCosts) ->
         return curve, spread_frac, f"{args.text_type}, {kind}"
     at_depth = deepest if args.accept_depth is None else args.accept_depth
     return survivals_of_length(args.accept_length, at_depth, deepest), 0.0, "as given"
+
+
+def _survivals_of_texts(profile: Profile, costs: DepthCosts) -> dict[str, tuple[float, ...]]:
+    texts = sorted(profile.arms[costs.deepest_arm].acceptance)
+    return {text: _rounded_curve(survivals_of_text(profile, costs, text)[0]) for text in texts}
+
+
+def _prefill(profile: Profile, name: str) -> Prefill:
+    """Of the arm that drafts most: its drafter goes over prompts too."""
+    arm = profile.arms[name]
+    floor = arm.prefill_pass
+    return Prefill(
+        arm=name,
+        points=tuple((point.prompt_tokens, point.ms) for point in arm.prefill or profile.prefill),
+        floor_ms=floor.ms if floor else 0.0,
+        resume_ms=floor.resume_ms if floor else 0.0,
+    )
+
+
+def _rounded_curve(survivals: Sequence[float]) -> tuple[float, ...]:
+    return tuple(round(survival, 6) for survival in survivals)
 
 
 def _slow(args: argparse.Namespace, spread_frac: float) -> SlowRequests:

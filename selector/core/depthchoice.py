@@ -1,18 +1,21 @@
-"""Which depth an engine drafts at next: least energy per accepted token within the tightest target of the batch.
+"""Which depth an engine drafts at next: least energy per accepted token within the targets of the batch.
 
-    for each depth d      TBT_d = T_d(b, c) / slow_d        J_d = E_d(b, c) / (b · a_d)
+    for each depth d and each group g of the batch (its requests of one text type and target)
 
-Among the depths with TBT_d within the target the one of least J_d is taken, and if there is none, the one at which a
-request is most likely to meet it. A change costs the engine a swap of its graphs, so
+        TBT_dg = T_d(b, c) / slow_dg / (1 - prefill share)        J_d = E_d(b, c) / Σ_g b_g · a_dg
 
-    - a depth that no longer meets the target is left at once, if another one does;
-    - otherwise a change has to save `margin_frac` at least, and to a depth within the target by `clear_frac`;
+Among the depths with every TBT_dg within the group's target the one of least J_d is taken. If there is none, the one
+at which most requests are likely to meet theirs; of depths that are about as good in that, and about as fast, the one
+of least J_d. A change costs the engine a swap of its graphs, so
+
+    - a depth that no longer meets the targets is left at once, if another one does;
+    - otherwise a change has to save `margin_frac` at least, and to a depth within the targets by `clear_frac`;
     - and it waits `dwell_steps` steps after the last one.
 
 Positions deeper than the present depth are not observed. So every now and then a deeper depth is tried for a few steps,
-if it meets the target and would pay were all its drafts accepted; trials that change nothing become rarer. At depth 0
+if it meets the targets and would pay were all its drafts accepted; trials that change nothing become rarer. At depth 0
 nothing is observed at all, and what is known is of the text that was there when drafting stopped: from there a depth is
-tried that would meet the target were all its drafts accepted.
+tried that would meet the targets were all its drafts accepted.
 
 No clock and no chance: the ranks of a tensor-parallel engine see the same batches and must choose alike.
 """
@@ -20,15 +23,24 @@ No clock and no chance: the ranks of a tensor-parallel engine see the same batch
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from selector.core.depthacceptance import DepthAcceptance
+from selector.core.depthbatch import UNTOLD_TEXT, DepthBatch
 from selector.core.depthtable import DepthPoint, DepthTable
+from selector.core.depthtexts import DepthAcceptances
+from selector.core.prefillshare import PrefillShare
 from selector.errors import DomainError
 
-_CLEARLY_NEARER = 0.1
-"""Of the distance between the mean and the quantile: below it two depths are as likely to meet a target."""
+_AS_LIKELY_FRAC = 0.05
+"""Depths are as good when so few requests more or less are likely to meet their targets."""
+_AS_FAST_FRAC = 0.1
+"""… and about as fast within so much."""
+
+_Bound = tuple[float, Sequence[float], Sequence[float], int]
+"""Of a group: ms between tokens that are left of its target, accept lengths by depth of the slow request and in the
+mean, and how many requests it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +54,7 @@ class ChoiceOptions:
     dwell_steps: int = 16
     """Steps between two changes that no target asks for."""
     headroom_frac: float = 0.0
-    """Share of a target that is kept free for what steps do not show: pauses while prompts are prefilled."""
+    """Share of a target that is kept free, beside that of the time which prompts are reckoned to take."""
     trial_every_steps: int = 512
     """Steps between the first trials of a deeper depth; 0 tries none."""
     trial_requests: int = 16
@@ -66,6 +78,7 @@ class DepthChoice:
         "_options",
         "_since_change",
         "_since_trial",
+        "_step_ms",
         "_table",
         "_trial_every",
         "_trial_left",
@@ -73,13 +86,23 @@ class DepthChoice:
         "acceptance",
         "changes",
         "depth",
+        "prefill",
         "trials",
     )
 
     def __init__(
-        self, table: DepthTable, acceptance: DepthAcceptance, options: ChoiceOptions, *, start_depth: int
+        self,
+        table: DepthTable,
+        acceptance: DepthAcceptances,
+        options: ChoiceOptions,
+        *,
+        start_depth: int,
+        prefill: PrefillShare | None = None,
     ) -> None:
-        """Raises `DomainError` when the table lacks `start_depth`, or has depths that `acceptance` knows nothing of."""
+        """`prefill` reckons what prompts cost; without it they are taken to cost nothing.
+
+        Raises `DomainError` when the table lacks `start_depth`, or has depths that `acceptance` knows nothing of.
+        """
         if start_depth not in table.depths:
             raise DomainError(f"depth {start_depth} is not one of {table.depths}")
         if table.depths[-1] > acceptance.deepest:
@@ -91,49 +114,79 @@ class DepthChoice:
         self._trial_every = options.trial_every_steps
         self._trial_left = 0
         self._trying = self._awaiting_trial = False
+        self._step_ms = 0.0
         self.acceptance = acceptance
+        self.prefill = prefill or PrefillShare()
+        """To be told of every pass over prompts."""
         self.depth = start_depth
         """The depth in force, trials apart."""
         self.changes = 0
         self.trials = 0
 
-    def points(self, batch: int, context_tokens: float) -> list[DepthPoint]:
-        """What each depth is predicted to give under a load, shallowest first."""
-        return self._table.points(batch, context_tokens, self.acceptance.lengths, self.acceptance.slow)
+    def points(self, batch: int, context_tokens: float, text_type: str = UNTOLD_TEXT) -> list[DepthPoint]:
+        """What each depth is predicted to give requests of a text type under a load, shallowest first.
 
-    def choose(self, batch: int, context_tokens: float, target_ms: float | None) -> int:
-        """The depth of the next step of `batch` ≥ 1 requests; `target_ms` is their tightest target, if any has one."""
+        Without the time that prompts take.
+        """
+        acceptance = self.acceptance.of(text_type)
+        return self._table.points(batch, context_tokens, acceptance.lengths, acceptance.slow)
+
+    def choose(self, batch: DepthBatch, context_tokens: float) -> int:
+        """The depth of the next step of a batch of 1 request at least, of so many tokens each in the mean."""
+        depth = self._choose(batch, context_tokens)
+        self._step_ms = self._table.step(depth, batch.size, context_tokens)[0]
+        self.prefill.stepped(self._step_ms)
+        return depth
+
+    def _choose(self, batch: DepthBatch, context_tokens: float) -> int:
         options = self._options
         self._since_change += 1
         self._trying = self._awaiting_trial = False
-        bound_ms = inf if target_ms is None else target_ms * (1.0 - options.headroom_frac)
-        clear_ms = bound_ms * (1.0 - options.clear_frac)
-        step, lengths, slow = self._table.step, self.acceptance.lengths, self.acceptance.slow
+        kept_frac = (1.0 - options.headroom_frac) * (1.0 - self.prefill.frac)
+        bounds = self._bounds(batch, kept_frac)
+        clear_frac = 1.0 - options.clear_frac
+        step, size = self._table.step, batch.size
         current = self.depth
-        best = settled = deeper = -1  # least energy within the target; least energy well within it; the next to try
+        best = settled = deeper = -1  # least energy within the targets; least energy well within; the next to try
         best_j = settled_j = deeper_j = inf
-        current_j = current_ms = inf
+        current_j = inf
+        current_within = True
         for depth in self._table.depths:
-            ms, step_j = step(depth, batch, context_tokens)
-            tbt_ms = ms / slow[depth]
-            j = step_j / lengths[depth]
+            ms, step_j = step(depth, size, context_tokens)
+            longest_ms, tokens = inf, 0.0  # the longest step that meets every target; what a step yields
+            for bound_ms, slow, lengths, requests in bounds:
+                tokens += requests * lengths[depth]
+                group_ms = bound_ms * slow[depth]
+                if group_ms < longest_ms:
+                    longest_ms = group_ms
+            j = step_j / tokens
+            clear_ms = longest_ms * clear_frac
             if depth == current:
-                current_j, current_ms = j, tbt_ms
-            elif deeper < 0 and depth > current and (ms / (depth + 1) if current == 0 else tbt_ms) <= clear_ms:
-                deeper, deeper_j = depth, step_j / (depth + 1)
-            if tbt_ms > bound_ms:
+                current_j, current_within = j, ms <= longest_ms
+            elif deeper < 0 and depth > current:
+                most_ms = clear_ms if current else batch.tightest_ms * kept_frac * clear_frac * (depth + 1)
+                if ms <= most_ms:
+                    deeper, deeper_j = depth, step_j / (size * (depth + 1))
+            if ms > longest_ms:
                 continue
             if j < best_j:
                 best, best_j = depth, j
-            if j < settled_j and (tbt_ms <= clear_ms or depth == current):
+            if j < settled_j and (ms <= clear_ms or depth == current):
                 settled, settled_j = depth, j
         if best < 0:
-            return self._nearest(batch, context_tokens, bound_ms)
-        if current_ms > bound_ms:
+            return self._likeliest(batch, context_tokens, bounds)
+        if not current_within:
             return self._change(best)
         if settled_j < current_j * (1.0 - options.margin_frac) and self._settled():
             return self._change(settled)
-        return self._tried(deeper, batch, worthwhile=deeper_j < current_j)
+        return self._tried(deeper, size, worthwhile=deeper_j < current_j)
+
+    def _bounds(self, batch: DepthBatch, kept_frac: float) -> list[_Bound]:
+        found: list[_Bound] = []
+        for text_type, target_ms, requests in batch.groups:
+            acceptance = self.acceptance.of(text_type)
+            found.append((target_ms * kept_frac, acceptance.slow, acceptance.lengths, requests))
+        return found
 
     def keeps_for(self, batch: int) -> int:
         """For how many steps of `batch` requests the depth just chosen may be kept by who does not ask before each.
@@ -147,24 +200,46 @@ class DepthChoice:
     def kept(self, steps: int, batch: int) -> None:
         """So many further steps of `batch` requests were made at the depth that was chosen last, without asking."""
         self._since_change += steps
+        self.prefill.stepped(steps * self._step_ms)
         if self._trying:
             self._trial_left -= steps * batch
         elif self._awaiting_trial:
             self._since_trial += steps
 
-    def _nearest(self, batch: int, context_tokens: float, target_ms: float) -> int:
-        """The depth most likely to meet a target that none meets at the quantile; a change has to be clearly better."""
-        points = self.points(batch, context_tokens)
-        ranks = {point.depth: (point.nearness(target_ms), -point.tbt_ms) for point in points}
-        nearest = max(ranks, key=ranks.__getitem__)
-        better = ranks[nearest][0] > ranks[self.depth][0] + _CLEARLY_NEARER
-        faster = -ranks[nearest][1] < -ranks[self.depth][1] * (1.0 - self._options.margin_frac)
-        alike = ranks[nearest][0] == ranks[self.depth][0]
-        if (better or (alike and faster)) and self._settled():
-            return self._change(nearest)
-        # Deeper drafts may be what meets it, if they are better than is known.
-        deeper = next((p for p in points if p.depth > self.depth and p.step_ms / (p.depth + 1) <= target_ms), None)
-        return self._tried(-1 if deeper is None else deeper.depth, batch, worthwhile=True)
+    def _likeliest(self, batch: DepthBatch, context_tokens: float, bounds: Sequence[_Bound]) -> int:
+        """Where no depth meets every target: the depth at which most requests are likely to meet theirs."""
+        shares, paces, js = {}, {}, {}
+        deeper = -1
+        for depth in self._table.depths:
+            ms, step_j = self._table.step(depth, batch.size, context_tokens)
+            likely = tokens = 0.0
+            for bound_ms, slow, lengths, requests in bounds:
+                likely += requests * self._chance(lengths[depth], slow[depth], ms / bound_ms)
+                tokens += requests * lengths[depth]
+            shares[depth], paces[depth], js[depth] = likely / batch.size, tokens / ms, step_j / tokens
+            # Deeper drafts may be what meets it, if they are better than is known.
+            if deeper < 0 and depth > self.depth and ms / (depth + 1) <= min(bound[0] for bound in bounds):
+                deeper = depth
+        likeliest = max(shares.values())
+        good = [depth for depth, share in shares.items() if share >= likeliest - _AS_LIKELY_FRAC]
+        fastest = max(paces[depth] for depth in good)
+        good = [depth for depth in good if paces[depth] >= fastest * (1.0 - _AS_FAST_FRAC)]
+        wanted, now = min(good, key=js.__getitem__), self.depth
+        better = (
+            shares[wanted] > shares[now] + 2.0 * _AS_LIKELY_FRAC
+            or paces[wanted] * (1.0 - _AS_FAST_FRAC) > paces[now]
+            or js[wanted] < js[now] * (1.0 - self._options.margin_frac)
+        )
+        if better and self._settled():
+            return self._change(wanted)
+        return self._tried(deeper, batch.size, worthwhile=True)
+
+    def _chance(self, mean: float, slow: float, asked: float) -> float:
+        """That a request's accept length is what its target asks for: normal, with `slow` at the quantile."""
+        deviate = self.acceptance.slow.deviate
+        if deviate <= 0.0 or mean - slow <= 1e-9:
+            return float(mean >= asked)
+        return 0.5 * (1.0 + math.erf(math.sqrt(0.5) * deviate * (mean - asked) / (mean - slow)))
 
     def _settled(self) -> bool:
         return self._since_change > self._options.dwell_steps

@@ -1,7 +1,8 @@
 """Engines that choose their own draft depth, as a simulation or a benchmark drives them: the rule, without the engine.
 
-    choose(batch, context, target) ──▶ a depth, and for how many steps it holds if the batch stays as it is
-    verified(depth, passes)            what each of those steps accepted of each request of that batch
+    choose(batch, context) ──▶ a depth, and for how many steps it holds if the batch stays as it is
+    verified(depth, passes)    what each of those steps accepted of each request of that batch
+    prefilled(tokens)          a pass over prompts was made
 
 SGLang's rule (`sglangadaptive`) may move every `update_interval` batches of a tier and is asked just then, which is
 exact. The plugin's (`depthchoice`) is asked before every step in an engine; asked when the batch changes, at the end of
@@ -14,12 +15,15 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import fmean
 from typing import NamedTuple, Protocol
 
+from selector.core.depthbatch import UNTOLD_TEXT, DepthBatch, DepthRequest
 from selector.core.depthchoice import DepthChoice
 from selector.core.depthtable import DepthTable
 from selector.core.sglangadaptive import DepthRule, Schedule, priced, tier_of
+from selector.core.types import UNKNOWN_TEXT_TYPE
 from selector.errors import DomainError
 
 
@@ -37,12 +41,16 @@ class DepthStretch(NamedTuple):
 class DepthEngine(Protocol):
     """Chooses the depth of one engine. Deterministic, no clock."""
 
-    def choose(self, batch: int, context_tokens: float, target_ms: float | None) -> DepthStretch:
-        """For a batch ≥ 1 with so much context per request; `target_ms` is its tightest target."""
+    def choose(self, batch: DepthBatch, context_tokens: float) -> DepthStretch:
+        """For a batch of 1 request at least, with so much context per request."""
         ...
 
     def verified(self, depth: int, passes: Sequence[Sequence[int]]) -> None:
-        """Drafts accepted, by pass and request, of steps at the depth that was chosen last."""
+        """Drafts accepted, by pass and request, of steps of the batch and at the depth that were chosen for last."""
+        ...
+
+    def prefilled(self, tokens: int) -> None:
+        """A pass over so many prompt tokens was made."""
         ...
 
 
@@ -57,9 +65,9 @@ class ScheduledDepths:
         self._graph_batches = tuple(graph_batches)
         self._rules = {id(tier): DepthRule(tier, start_depth) for tier in self._schedule.values()}
 
-    def choose(self, batch: int, context_tokens: float, target_ms: float | None) -> DepthStretch:
-        """The depth at which the batch's tier is; neither context nor target counts."""
-        rule = self._rule(batch)
+    def choose(self, batch: DepthBatch, context_tokens: float) -> DepthStretch:
+        """The depth at which the batch's tier is; neither context nor targets count."""
+        rule = self._rule(batch.size)
         return DepthStretch(rule.depth, rule.batches_to_go)
 
     def verified(self, depth: int, passes: Sequence[Sequence[int]]) -> None:
@@ -68,6 +76,9 @@ class ScheduledDepths:
             rule = self._rule(len(passes[0]))
             for accepted in passes:
                 rule.update(fmean(accepted))
+
+    def prefilled(self, tokens: int) -> None:
+        """Does not count."""
 
     def _rule(self, batch: int) -> DepthRule:
         return self._rules[id(tier_of(self._schedule, batch, self._graph_batches))]
@@ -92,21 +103,27 @@ class PluginDepths:
 
     def __init__(self, choice: DepthChoice) -> None:
         self.choice = choice
-        self._late: deque[tuple[int, Sequence[int]]] = deque()
+        self._batch = DepthBatch(())
+        self._late: deque[tuple[int, Sequence[int], DepthBatch]] = deque()
 
-    def choose(self, batch: int, context_tokens: float, target_ms: float | None) -> DepthStretch:
-        """Least energy within the target, as far as the engine knows."""
-        depth = self.choice.choose(batch, context_tokens, target_ms)
-        return DepthStretch(depth, self.choice.keeps_for(batch))
+    def choose(self, batch: DepthBatch, context_tokens: float) -> DepthStretch:
+        """Least energy within the targets, as far as the engine knows."""
+        self._batch = batch
+        depth = self.choice.choose(batch, context_tokens)
+        return DepthStretch(depth, self.choice.keeps_for(batch.size))
 
     def verified(self, depth: int, passes: Sequence[Sequence[int]]) -> None:
         """All but the last are learnt at once."""
         for accepted in passes:
-            self._late.append((depth, accepted))
+            self._late.append((depth, accepted, self._batch))
             if len(self._late) > 1:
                 self.choice.acceptance.observe(*self._late.popleft())
         if len(passes) > 1:
             self.choice.kept(len(passes) - 1, len(passes[0]))
+
+    def prefilled(self, tokens: int) -> None:
+        """Of the time, so much is taken from those who decode."""
+        self.choice.prefill.prefilled(tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +135,7 @@ class OwnDepth:
     tiers: tuple[tuple[int, tuple[int, ...]], ...]
     """(smallest batch, depths among which it chooses from there on), by rising batch; the first is for smaller ones."""
     takes_tbt_target: bool = False
-    """Whether requests bring it their targets."""
+    """Whether requests bring it their targets, and their text types."""
     default_target_ms: float | None = None
     """Of a request that brings none."""
 
@@ -130,6 +147,12 @@ class OwnDepth:
         """What it takes the target of a request to be that asks for `tbt_target_ms`."""
         told = tbt_target_ms if self.takes_tbt_target else None
         return self.default_target_ms if told is None else told
+
+    def told(self, text_type: str, tbt_target_ms: float | None) -> DepthRequest:
+        """What it knows of a request that asks for `tbt_target_ms` and is taken to be of `text_type`."""
+        target_ms = self.target_ms(tbt_target_ms)
+        known = self.takes_tbt_target and text_type != UNKNOWN_TEXT_TYPE
+        return DepthRequest(text_type if known else UNTOLD_TEXT, inf if target_ms is None else target_ms)
 
 
 def tiers_by_batch(

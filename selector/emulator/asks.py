@@ -26,9 +26,9 @@ from statistics import NormalDist
 
 import orjson
 
+from selector.core.enginefields import target_in, text_type_in
 from selector.core.prompttokens import estimate_prompt_tokens
 from selector.core.requesttext import extract
-from selector.core.targetfield import target_in
 from selector.core.texttype import classify
 from selector.core.types import TEXT_TYPES, UNKNOWN_TEXT_TYPE
 from selector.emulator.generation import Order
@@ -154,6 +154,7 @@ def read_ask(
         text_type=text_type,
         draw_key=draw_key,
         tbt_target_ms=target_in(options.get("custom_params")),
+        told_text_type=text_type_in(options.get("custom_params")),
         stream=body.get("stream") is True,
         include_usage=stream_options.get("include_usage") is True,
         continuous_usage=stream_options.get("continuous_usage_stats") is True,

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from selector.core.acceptance import AcceptanceModel
+from selector.core.depthbatch import UNTOLD
 from selector.core.livesettings import ArmSetting
 from selector.core.policy import BackendSpec
 from selector.emulator.clock import Clock
@@ -174,7 +175,7 @@ class EmulatedEngine:
             accept_length=accept_length,
             accept_spread=spread,
             arrived_s=now_s,
-            tbt_target_ms=None if own is None else own.target_ms(order.tbt_target_ms),
+            told=UNTOLD if own is None else own.told(order.told_text_type, order.tbt_target_ms),
         )
         self._live[order.rid] = generation
         if self._working:

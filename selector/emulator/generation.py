@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from selector.core.depthbatch import UNTOLD, UNTOLD_TEXT, DepthRequest
 from selector.errors import SelectorError
 from selector.simulator.server import Job
 
@@ -33,7 +34,9 @@ class Order:
     """Decides how many drafts are accepted."""
     draw_key: int
     tbt_target_ms: float | None = None
-    """What it tells an engine that chooses its draft depth."""
+    """What it tells an engine that chooses its draft depth, and"""
+    told_text_type: str = UNTOLD_TEXT
+    """the text type that it names there."""
     stream: bool = False
 
 
@@ -49,9 +52,9 @@ class Generation:
         accept_length: float,
         accept_spread: float,
         arrived_s: float,
-        tbt_target_ms: float | None = None,
+        told: DepthRequest = UNTOLD,
     ) -> None:
-        """`tbt_target_ms` is what the engine takes its target to be, where it heeds one."""
+        """`told` is what an engine that chooses its draft depth knows of it."""
         self.order = order
         self.job = Job(
             key=self,
@@ -61,7 +64,7 @@ class Generation:
             accept_length=accept_length,
             accept_spread=accept_spread,
             arrived_s=arrived_s,
-            tbt_target_ms=tbt_target_ms,
+            told=told,
         )
         self.delivered = 0
         """Tokens it has got."""

@@ -2,7 +2,7 @@
 
 SGLang calls, for each decode step,
 
-    forward_batch_generation(batch)     (the plugin's hook hands over the batch's requests)
+    forward_batch_generation(batch)     (the plugin's hook hands over the batch's requests, or counts a prompt's tokens)
       └─ get_steps_for_batch(size)      the depth of this step
     on_verify_complete(accepted, size)  a step or two later, when the accepted drafts are known
 
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from selector.core.depthbatch import DepthBatch
 from selector.core.depthchoice import DepthChoice
 from selector.engine.batchfacts import BatchFacts
 from selector.errors import DomainError
@@ -34,7 +35,7 @@ class Steering:
         self.choice = choice
         self._facts = facts
         self._requests: Sequence[Any] | None = None
-        self._under_way: deque[tuple[int, int]] = deque()
+        self._under_way: deque[tuple[int, DepthBatch]] = deque()
         self.unmatched = 0
         """Results that belonged to no pass under way, and taught nothing."""
 
@@ -42,13 +43,18 @@ class Steering:
         """The requests of the batch that is run next."""
         self._requests = requests
 
+    def prefilled(self, tokens: int) -> None:
+        """The batch that is run next are prompts of so many tokens."""
+        self.choice.prefill.prefilled(tokens)
+
     def depth_for(self, batch: int) -> int:
         """The depth of the next step of that many requests."""
         requests, self._requests = self._requests, None
         # What was announced may be a list that grew since; a batch of another size says nothing of this one.
-        self._facts.update(requests if requests is not None and len(requests) == batch else None)
-        depth = self.choice.choose(max(batch, 1), self._facts.context_tokens, self._facts.target_ms)
-        self._under_way.append((depth, batch))
+        facts = self._facts
+        facts.update(requests if requests is not None and len(requests) == batch else None, max(batch, 1))
+        depth = self.choice.choose(facts.batch, facts.context_tokens)
+        self._under_way.append((depth, facts.batch))
         if len(self._under_way) > _MOST_UNDER_WAY:
             self._under_way.popleft()
             self.unmatched += 1
@@ -60,12 +66,12 @@ class Steering:
             self.unmatched += 1
             return
         depth, expected = self._under_way.popleft()
-        if expected != batch or len(accepted) != batch:
+        if expected.size != batch or len(accepted) != batch:
             # Out of step: begin again with the next pass rather than teach the wrong depth.
             self._under_way.clear()
             self.unmatched += 1
             return
-        self.choice.acceptance.observe(depth, accepted)
+        self.choice.acceptance.observe(depth, accepted, expected)
 
 
 def steered(own: type[Any], file: DepthFile) -> type[Any]:
@@ -131,5 +137,10 @@ def announcing(worker: Any, batch: Any, *args: object, **kwargs: object) -> None
     """Before `EAGLEWorkerV2.forward_batch_generation`: tells the policy whose tokens come next."""
     controller = getattr(worker, "adaptive_controller", None)
     steering = getattr(getattr(controller, "params", None), "drafter_selector", None)
-    if steering is not None:
+    if steering is None:
+        return
+    is_extend = getattr(getattr(batch, "forward_mode", None), "is_extend", None)
+    if is_extend is not None and is_extend():
+        steering.prefilled(getattr(batch, "extend_num_tokens", None) or 0)
+    else:
         steering.announce(getattr(batch, "reqs", None))

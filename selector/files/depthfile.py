@@ -11,12 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from selector.core.depthacceptance import HALF_LIFE_REQUESTS, PRIOR_REQUESTS, DepthAcceptance
+from selector.core.depthacceptance import HALF_LIFE_REQUESTS, PRIOR_REQUESTS
 from selector.core.depthchoice import ChoiceOptions, DepthChoice
 from selector.core.depthsurvival import DEFAULT_OUTPUT_TOKENS, DEFAULT_QUANTILE, SlowRequests
 from selector.core.depthtable import DepthTable
+from selector.core.depthtexts import DepthAcceptances
+from selector.core.prefillshare import PrefillShare
 from selector.errors import DomainError, InputError
 from selector.files.validation import FileModel, read_text, validated
 
@@ -50,6 +52,16 @@ class Options(FileModel):
     most_trial_steps: NonNegativeInt = _DEFAULTS.most_trial_steps
 
 
+class Prefill(FileModel):
+    """The time of passes over prompts, as in `core.prefillshare`."""
+
+    arm: str
+    points: tuple[tuple[PositiveFloat, PositiveFloat], ...] = Field(min_length=1)
+    """(prompt tokens, ms)."""
+    floor_ms: NonNegativeFloat = 0.0
+    resume_ms: NonNegativeFloat = 0.0
+
+
 class DepthFile(FileModel):
     """The file."""
 
@@ -64,6 +76,10 @@ class DepthFile(FileModel):
     """P(the k-th draft is accepted), k = 1 …, before anything was seen."""
     survivals_from: str
     """Where they are from, in words."""
+    survivals_of: dict[str, tuple[Annotated[float, Field(ge=0, le=1)], ...]] = Field(default_factory=dict)
+    """Those of text types; of any other, and of requests without one, `survivals`."""
+    prefill: Prefill | None = None
+    """What prompts cost; without it they are taken to cost nothing."""
     prior_requests: PositiveFloat = PRIOR_REQUESTS
     half_life_requests: PositiveFloat = HALF_LIFE_REQUESTS
     quantile: Annotated[float, Field(gt=0, lt=1)] = DEFAULT_QUANTILE
@@ -90,13 +106,22 @@ class DepthFile(FileModel):
         if candidates is not None:
             table = table.only(candidates)
         start = max((depth for depth in table.depths if depth <= start_depth), default=table.depths[0])
-        acceptance = DepthAcceptance(
+        acceptance = DepthAcceptances(
             self.survivals,
             self.slow(),
+            priors=self.survivals_of,
             prior_requests=self.prior_requests,
             half_life_requests=self.half_life_requests,
         )
-        return DepthChoice(table, acceptance, ChoiceOptions(**self.options.model_dump()), start_depth=start)
+        options = ChoiceOptions(**self.options.model_dump())
+        return DepthChoice(table, acceptance, options, start_depth=start, prefill=self.prefill_share())
+
+    def prefill_share(self) -> PrefillShare:
+        """What prompts take of the time, before any was there. Raises `DomainError`."""
+        known = self.prefill
+        if known is None:
+            return PrefillShare()
+        return PrefillShare(known.points, floor_ms=known.floor_ms, resume_ms=known.resume_ms)
 
 
 def options_of(options: ChoiceOptions) -> Options:

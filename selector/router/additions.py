@@ -3,7 +3,7 @@
     request    rid                          so that it can be aborted by name
                stream_options.include_usage      token counts of a stream
                return_spec_tokens_details   accepted drafts (SGLang ≥ 0.5.23)
-               custom_params                the TBT target, for an engine that chooses its draft depth by it
+               custom_params                TBT target and text type, for an engine that chooses its draft depth by them
     answer     the usage chunk and the extension chunk that came of it
 
 A client that asked for these itself gets them, and the usage that it asked for also says what became of the drafts (see
@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from selector.core.stream import SpecCounts
+from selector.router.enginefields import engine_fields, fields_with
 from selector.router.request import ClientRequest
-from selector.router.targetfield import fields_with_target
 from selector.router.usagedetails import with_drafts
 
 _NO_CHOICES = re.compile(rb'"choices":\s*\[\s*\]')
@@ -37,8 +37,8 @@ class Additions:
     spec_details: bool = False
     drafts_in_usage: bool = False
     """The client asked for the usage of an OpenAI answer."""
-    tbt_target_ms: float | None = None
-    """What the engine is told of the request's target."""
+    told: Mapping[str, object] = field(default_factory=dict)
+    """What the engine is told of the request, by key of `custom_params`."""
 
     def is_withheld(self, event: bytes) -> bool:
         """Whether a streamed event is there only because of what was added."""
@@ -72,7 +72,7 @@ def additions_for(
         spec_details=counts and spec_details and not request.wants_sglext,
         # An answer that is not streamed has its usage whether or not it was asked for.
         drafts_in_usage=counts and (request.wants_usage or not request.streams),
-        tbt_target_ms=request.view.tbt_target_ms if takes_tbt_target and request.view is not None else None,
+        told=engine_fields(request.view) if takes_tbt_target and request.view is not None else {},
     )
 
 
@@ -85,8 +85,8 @@ def body_with(request: ClientRequest, additions: Additions) -> bytes:
         fields["stream_options"] = {**(request.fields.get("stream_options") or {}), "include_usage": True}
     if additions.spec_details:
         fields["return_spec_tokens_details"] = True
-    if additions.tbt_target_ms is not None:
-        fields |= fields_with_target(request.route, request.fields, additions.tbt_target_ms)
+    if additions.told:
+        fields |= fields_with(request.route, request.fields, additions.told)
     if not fields:
         return request.body
     if any(name in request.fields for name in fields):

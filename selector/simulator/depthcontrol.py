@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from math import inf
 
 from selector.core.cost import StepCost
+from selector.core.depthbatch import DepthBatch
 from selector.core.depthengines import OwnDepth
 from selector.core.policy import BackendSpec
 from selector.simulator.decoding import Decoding
@@ -31,6 +32,7 @@ class DepthControl:
         self._decoding = decoding
         self._deepest = max(step_at)
         self._asked_step = 0
+        self._batch = DepthBatch(())
         self._told: list[tuple[DepthPasses, int]] = []
         """Of the requests whose passes since then the rule has to be told: those, and how many they had before."""
         self.depth = self._deepest
@@ -59,6 +61,10 @@ class DepthControl:
         """A request comes back that was retracted, perhaps at another depth."""
         self._turn(job)
 
+    def prefilled(self, tokens: int) -> None:
+        """A pass over so many prompt tokens ended."""
+        self._engine.prefilled(tokens)
+
     def left_during_step(self) -> None:
         """Somebody left in the middle of a step: it ends as it began, and the next one is chosen for."""
         self._decoding.until_step = self._decoding.step + 1
@@ -70,8 +76,9 @@ class DepthControl:
             return
         self._tell()
         jobs = decoding.jobs.values()
-        targets_ms = [job.tbt_target_ms for job in jobs if job.tbt_target_ms is not None]
-        depth, steps = self._engine.choose(len(jobs), decoding.kv_tokens / len(jobs), min(targets_ms, default=None))
+        if decoding.changed or not self._batch.size:
+            self._batch = DepthBatch([job.told for job in jobs])
+        depth, steps = self._engine.choose(self._batch, decoding.kv_tokens / len(jobs))
         if depth != self.depth:
             self._change(depth)
         self._asked_step = decoding.step

@@ -24,6 +24,7 @@ from math import ceil, inf
 
 from selector.core.acceptance import AcceptancePrior
 from selector.core.controller import Controller
+from selector.core.depthbatch import UNTOLD
 from selector.core.eligibility import can_ever_serve
 from selector.core.policy import BackendSpec, Policy, PolicyContext
 from selector.core.types import Finish, LoadSignal, Outcome, RequestView
@@ -236,7 +237,7 @@ class Simulation:
             accept_length=1.0,
             accept_spread=0.0,
             arrived_s=now_s,
-            tbt_target_ms=None if spec.own_depth is None else spec.own_depth.target_ms(request.tbt_target_ms),
+            told=UNTOLD if spec.own_depth is None else spec.own_depth.told(seen, request.tbt_target_ms),
         )
         if decision.settings and self._controller.settings.due(spec.name, decision.settings, now_s):
             self._change_setting(index, decision.settings, now_s)

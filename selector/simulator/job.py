@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from selector.core.depthbatch import UNTOLD, DepthRequest
 from selector.simulator.depthpasses import DepthPasses
 from selector.simulator.draws import Passes
 
@@ -28,8 +29,8 @@ class Job:
     prefix_ids: tuple[Hashable, ...] = ()
     """Ids of the prompt's blocks (see `prefixcache`); empty: nothing of it is shared."""
     prefix_block_tokens: int = 0
-    tbt_target_ms: float | None = None
-    """As its engine is told, where it chooses its draft depth."""
+    told: DepthRequest = UNTOLD
+    """What its engine is told, where it chooses its draft depth."""
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache, at the first prefill."""
 

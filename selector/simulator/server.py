@@ -385,6 +385,8 @@ class ServerModel:
         self.now_s = prefill.end_s
         self._spend_on(prefill, self.now_s, prefill.spent_j + prefill.todo_frac * prefill.energy_j)
         self._prefill = None
+        if self._depths is not None:
+            self._depths.prefilled(prefill.tokens)
         for job, todo in prefill.chunks:
             job._prefilled += todo
             if job._gone:

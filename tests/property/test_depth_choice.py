@@ -8,10 +8,11 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selector.core.depthacceptance import DepthAcceptance
+from selector.core.depthbatch import DepthBatch
 from selector.core.depthchoice import ChoiceOptions, DepthChoice
 from selector.core.depthsurvival import SlowRequests, geometric_survivals
 from selector.core.depthtable import DepthTable
+from selector.core.depthtexts import DepthAcceptances
 from tests.depthtables import straight_table
 
 
@@ -39,7 +40,7 @@ loads = st.lists(
 
 
 def chosen(table: DepthTable, survival: float, options: ChoiceOptions, spread: float) -> DepthChoice:
-    acceptance = DepthAcceptance(geometric_survivals(survival, 7), SlowRequests.at(0.9, spread_frac=spread))
+    acceptance = DepthAcceptances(geometric_survivals(survival, 7), SlowRequests.at(0.9, spread_frac=spread))
     return DepthChoice(table, acceptance, options, start_depth=table.depths[len(table.depths) // 2])
 
 
@@ -69,12 +70,12 @@ def test_never_an_infeasible_depth_when_a_feasible_one_exists(
     for load in loads:
         for _ in range(3):
             tbt_ms = {point.depth: point.tbt_ms for point in choice.points(load.batch, 0.0)}
-            depth = choice.choose(load.batch, 0.0, load.target_ms)
+            depth = choice.choose(DepthBatch.alike(load.batch, load.target_ms), 0.0)
             assert depth in tbt_ms
             if load.target_ms is not None and min(tbt_ms.values()) <= load.target_ms:
                 assert tbt_ms[depth] <= load.target_ms
             accepted = [sum(draw.random() < seen for _ in range(depth)) for _ in range(load.batch)]
-            choice.acceptance.observe(depth, accepted)
+            choice.acceptance.observe(depth, accepted, DepthBatch.alike(load.batch))
 
 
 @given(
@@ -94,9 +95,10 @@ def test_under_a_steady_load_and_noise_it_settles_near_the_best(
     curve = geometric_survivals(survival, 7)
     steps = 400
     for _ in range(steps):
-        depth = choice.choose(batch, 0.0, target_ms)
+        depth = choice.choose(DepthBatch.alike(batch, target_ms), 0.0)
         chances = [draw.random() for _ in range(batch)]
-        choice.acceptance.observe(depth, [sum(chance < s for s in curve[:depth]) for chance in chances])
+        accepted = [sum(chance < s for s in curve[:depth]) for chance in chances]
+        choice.acceptance.observe(depth, accepted, DepthBatch.alike(batch))
     points = choice.points(batch, 0.0)
     within = [point for point in points if target_ms is None or point.tbt_ms <= target_ms]
     if target_ms is None:
@@ -113,10 +115,12 @@ def test_noise_at_the_break_even_does_not_make_it_flap() -> None:
     survival = 0.6
     table = straight_table((0, 1), j=2.0, j_per_depth=2.0 * survival, j_per_request=0.0)
     for batch in (1, 8, 64):
-        acceptance = DepthAcceptance(geometric_survivals(survival, 1), SlowRequests.at(0.9))
+        acceptance = DepthAcceptances(geometric_survivals(survival, 1), SlowRequests.at(0.9))
         choice, draw = DepthChoice(table, acceptance, ChoiceOptions(), start_depth=1), Random(batch)
         steps = 5_000
         for _ in range(steps):
-            depth = choice.choose(batch, 0.0, None)
-            choice.acceptance.observe(depth, [int(draw.random() < survival) for _ in range(batch)] if depth else [])
+            depth = choice.choose(DepthBatch.alike(batch), 0.0)
+            if depth:
+                accepted = [int(draw.random() < survival) for _ in range(batch)]
+                choice.acceptance.observe(depth, accepted, DepthBatch.alike(batch))
         assert choice.changes < steps / 250

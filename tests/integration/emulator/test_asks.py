@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-from selector.core.targetfield import TARGET_FIELD
+from selector.core.enginefields import TARGET_FIELD, TEXT_FIELD
 from selector.emulator.asks import Api, Ask, Limits, drawn_answer_tokens, parse_body, read_ask
 from selector.emulator.refusals import Refusal
 
 LIMITS = Limits(context_tokens=1_000, kv_tokens=100_000, mean_output_tokens=50.0)
+
+
+TOLD = {TARGET_FIELD: 12.5, TEXT_FIELD: "romansh"}
 
 
 def no_header(name: str) -> None:
@@ -35,13 +38,14 @@ def chat(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("api", "body"),
     [
-        (Api.CHAT, chat(custom_params={TARGET_FIELD: 12.5})),
-        (Api.COMPLETION, {"prompt": "a" * 40, "custom_params": {TARGET_FIELD: 12.5}}),
-        (Api.NATIVE, {"text": "a" * 40, "sampling_params": {"custom_params": {TARGET_FIELD: 12.5}}}),
+        (Api.CHAT, chat(custom_params=TOLD)),
+        (Api.COMPLETION, {"prompt": "a" * 40, "custom_params": TOLD}),
+        (Api.NATIVE, {"text": "a" * 40, "sampling_params": {"custom_params": TOLD}}),
     ],
 )
 def test_a_target_is_found_where_the_router_puts_it(api: Api, body: dict[str, Any]) -> None:
-    assert read(api, body).tbt_target_ms == 12.5
+    ask = read(api, body)
+    assert (ask.tbt_target_ms, ask.told_text_type) == (12.5, "romansh")
     assert read(Api.NATIVE, {"text": "a", "custom_params": {TARGET_FIELD: 12.5}}).tbt_target_ms is None
 
 

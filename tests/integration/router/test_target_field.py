@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from selector.core.targetfield import TARGET_FIELD
+from selector.core.enginefields import TARGET_FIELD, TEXT_FIELD
 from selector.files.fleet import LoadedFleet
 from selector.files.policy import load_policy_file
 from selector.router.running import RunningRouter
@@ -24,7 +24,8 @@ def fleet(url: str, *, told: bool) -> LoadedFleet:
     arm = profile.arms["eagle3-k3"].model_copy(update={"takes_tbt_target": told or None})
     profile = profile.model_copy(update={"arms": {**profile.arms, "eagle3-k3": arm}})
     plain = fleet_of([url], ["eagle3-k3"])
-    return LoadedFleet(plain.fleet, plain.where, {"made-up": profile})
+    trusting = plain.fleet.router.model_copy(update={"trust_text_type_header": True})
+    return LoadedFleet(plain.fleet.model_copy(update={"router": trusting}), plain.where, {"made-up": profile})
 
 
 async def sent(path: str, body: Mapping[str, Any], headers: Mapping[str, str], *, told: bool = True) -> dict[str, Any]:
@@ -44,17 +45,19 @@ async def sent(path: str, body: Mapping[str, Any], headers: Mapping[str, str], *
 @pytest.mark.parametrize(
     ("headers", "target_ms"), [({"x-tbt-target-ms": "12.5"}, 12.5), ({}, 25.0), ({"x-slo-class": "batch"}, None)]
 )
-async def test_the_target_stands_in_custom_params(headers: Mapping[str, str], target_ms: float | None) -> None:
+async def test_target_and_text_type_stand_in_custom_params(headers: Mapping[str, str], target_ms: float | None) -> None:
+    headers = {**headers, "x-text-type": "romansh"}
     chat = await sent("/v1/chat/completions", CHAT, headers)
     generate = await sent("/generate", GENERATE, headers)
-    found = [chat.get("custom_params"), generate["sampling_params"].get("custom_params")]
-    assert found == [None if target_ms is None else {TARGET_FIELD: target_ms}] * 2
+    found = [chat["custom_params"], generate["sampling_params"]["custom_params"]]
+    target = {} if target_ms is None else {TARGET_FIELD: target_ms}
+    assert found == [{**target, TEXT_FIELD: "romansh"}] * 2
     assert generate["sampling_params"]["max_new_tokens"] == 8
 
 
 async def test_what_the_client_has_there_is_kept() -> None:
     chat = await sent("/v1/chat/completions", {**CHAT, "custom_params": {"thinking_budget": 9}}, {})
-    assert chat["custom_params"] == {"thinking_budget": 9, TARGET_FIELD: 25.0}
+    assert chat["custom_params"].items() >= {"thinking_budget": 9, TARGET_FIELD: 25.0}.items()
 
 
 async def test_a_backend_that_does_not_take_targets_is_not_told() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from selector import cli
+from selector.core.prefillshare import HALF_LIFE_MS
 from selector.files.adaptiveconfig import parse_adaptive_config
 from selector.files.depthfile import load_depth_file, parse_depth_file
 from selector.files.profile import load_profile
@@ -110,7 +111,17 @@ def test_the_plugins_file_holds_costs_survivals_and_target(run: Run, tmp_path: P
     assert file.tbt_target_ms == 12
     assert file.options.headroom_frac == 0.1
     assert 1.0 + sum(file.survivals) == pytest.approx(2.9492, abs=1e-3)
-    cost = load_profile(PROFILE).cost("eagle3-k1").step
+    profile = load_profile(PROFILE)
+    deepest = profile.arms["eagle3-k3"].acceptance
+    assert {text: 1.0 + sum(curve) for text, curve in file.survivals_of.items()} == pytest.approx(
+        {text: known.mean for text, known in deepest.items()}, abs=1e-3
+    )
+    share = file.prefill_share()
+    share.prefilled(512)
+    share.stepped(1.0)
+    stall_ms = profile.prefill_cost("eagle3-k3").stall_ms(512)
+    assert share.frac == pytest.approx(stall_ms / (stall_ms + HALF_LIFE_MS), rel=0.02)
+    cost = profile.cost("eagle3-k1").step
     for batch in (1, 20, 64, 100):
         assert file.table().step(1, batch, 1_200.0) == pytest.approx(cost.step(batch, 1_200.0), rel=1e-4)
 

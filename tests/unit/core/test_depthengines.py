@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selector.core.depthacceptance import DepthAcceptance
+from selector.core.depthbatch import UNTOLD, UNTOLD_TEXT, DepthBatch, DepthRequest
 from selector.core.depthchoice import ChoiceOptions, DepthChoice
 from selector.core.depthengines import DepthEngine, OwnDepth, PluginDepths, ScheduledDepths, tiers_by_batch
 from selector.core.depthsurvival import SlowRequests, geometric_survivals
+from selector.core.depthtexts import DepthAcceptances
+from selector.core.prefillshare import PrefillShare
 from selector.core.sglangadaptive import DEFAULT_SCHEDULES, DepthRule, Tier
 from selector.errors import DomainError
 from tests.depthtables import straight_table
@@ -38,7 +40,7 @@ def depths_by_step(
     for batch in batches:
         left = steps
         while left:
-            depth, holds = engine.choose(batch, 500.0, None)
+            depth, holds = engine.choose(DepthBatch.alike(batch), 500.0)
             count = min(left, holds or left) if at_stretches else 1
             passes = [accepted(draw, depth, batch, survival_rate) for _ in range(count)]
             engine.verified(depth, passes)
@@ -67,12 +69,14 @@ def test_a_rule_moves_when_it_says_and_at_no_other_time(interval: int, warmup: i
 
 def test_a_rule_of_one_depth_never_moves() -> None:
     assert DepthRule(Tier(candidate_steps=(3,)), 3).batches_to_go is None
-    assert ScheduledDepths({1: Tier(candidate_steps=(7,))}, table(), start_depth=7).choose(4, 0.0, 5.0) == (7, None)
+    assert ScheduledDepths({1: Tier(candidate_steps=(7,))}, table(), start_depth=7).choose(
+        DepthBatch.alike(4, 5.0), 0.0
+    ) == (7, None)
 
 
 def test_depths_without_a_cost_are_left_out_and_a_tier_of_none_is_refused() -> None:
     engine = ScheduledDepths({1: Tier(candidate_steps=(1, 5))}, table(), start_depth=5)
-    assert engine.choose(1, 0.0, None) == (1, None)
+    assert engine.choose(DepthBatch.alike(1), 0.0) == (1, None)
     with pytest.raises(DomainError, match="tier 8"):
         ScheduledDepths({1: Tier(candidate_steps=(1,)), 8: Tier(candidate_steps=(2, 5))}, table(), start_depth=1)
 
@@ -86,16 +90,16 @@ def test_the_plugin_settles_at_the_same_depth_however_often_it_is_asked() -> Non
         assert found[0] == found[1]
 
 
-class Recording(DepthAcceptance):
+class Recording(DepthAcceptances):
     """Remembers what it is told."""
 
     def __init__(self, survival_rate: float) -> None:
         super().__init__(geometric_survivals(survival_rate, 7), SlowRequests.at())
         self.told: list[tuple[int, Sequence[int]]] = []
 
-    def observe(self, depth: int, accepted: Sequence[int]) -> bool:
+    def observe(self, depth: int, accepted: Sequence[int], batch: DepthBatch) -> bool:
         self.told.append((depth, accepted))
-        return super().observe(depth, accepted)
+        return super().observe(depth, accepted, batch)
 
 
 def test_the_plugin_learns_of_a_pass_one_step_late() -> None:
@@ -105,6 +109,31 @@ def test_the_plugin_learns_of_a_pass_one_step_late() -> None:
     assert acceptance.told == [(7, [1]), (7, [2])]
     engine.verified(1, [[0]])
     assert acceptance.told[-1] == (7, [3])
+
+
+def test_what_was_accepted_teaches_the_text_it_was_accepted_of() -> None:
+    acceptance = DepthAcceptances(geometric_survivals(0.5, 7), SlowRequests.at())
+    engine = PluginDepths(DepthChoice(table(), acceptance, ChoiceOptions(trial_every_steps=0), start_depth=7))
+    for _ in range(40):
+        depth, _ = engine.choose(DepthBatch([DepthRequest("code"), DepthRequest("romansh")] * 4), 100.0)
+        engine.verified(depth, [[depth, 0] * 4])
+    before, code, romansh = (acceptance.of(text).lengths[7] for text in ("news", "code", "romansh"))
+    assert romansh < before < code
+
+
+def test_prompts_take_from_every_target() -> None:
+    """6 ms a step without drafts, 5 ms a token at depth 1: for the half of the time nobody decodes."""
+    costs = straight_table((0, 1), ms=6.0, ms_per_depth=1.5, ms_per_request=0.0, j_per_depth=6.0)
+    acceptance = DepthAcceptances((0.5,), SlowRequests.at(0.5))
+    options = ChoiceOptions(trial_every_steps=0)
+    choice = DepthChoice(costs, acceptance, options, start_depth=0, prefill=PrefillShare([(100.0, 6.0)]))
+    engine = PluginDepths(choice)
+    depths = []
+    for _ in range(4_000):
+        depths.append(engine.choose(DepthBatch.alike(4, 10.0), 100.0).depth)
+        engine.prefilled(100)
+    assert depths[0] == 0 and depths[-1] == 1
+    assert choice.prefill.frac > 0.4
 
 
 @pytest.mark.parametrize("batch", [1, 4, 64])
@@ -137,4 +166,7 @@ def test_targets_count_where_the_engine_takes_them() -> None:
     plugin, schedule = own_depth("plugin", default_target_ms=30.0), own_depth("schedule")
     assert [plugin.target_ms(target_ms) for target_ms in (10.0, None)] == [10.0, 30.0]
     assert schedule.target_ms(10.0) is None
+    assert plugin.told("code", None) == DepthRequest("code", 30.0)
+    assert plugin.told("unknown", 10.0) == DepthRequest(UNTOLD_TEXT, 10.0)
+    assert schedule.told("code", 10.0) == UNTOLD
     assert plugin.candidates(5) == DEPTHS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from selector.core.targetfield import TARGET_FIELD
+from selector.core.enginefields import TARGET_FIELD
 from selector.engine import plugin
 from selector.engine.depthpolicy import announcing, steered
 from selector.engine.interface import PARAMS, WORKER, unknown_reason
@@ -122,7 +122,7 @@ def test_it_learns_from_the_depth_that_a_pass_ran_at() -> None:
     first = engine.settled(slow)
     for _ in range(5):
         engine.worker.on_verify_complete_cpu([0], 1)
-    before = engine.policy.drafter_selector.choice.acceptance.survivals()
+    before = engine.policy.drafter_selector.choice.acceptance.of("").survivals()
     # Two are under way at once: the result of the first comes after the second has begun at another depth.
     engine.step(slow)
     engine.step(fast)
@@ -131,21 +131,21 @@ def test_it_learns_from_the_depth_that_a_pass_ran_at() -> None:
     engine.worker.on_verify_complete_cpu([3], 1)
     steering = engine.policy.drafter_selector
     assert steering.unmatched == 0
-    assert steering.choice.acceptance.survivals() > before
+    assert steering.choice.acceptance.of("").survivals() > before
 
 
 def test_a_result_of_another_size_teaches_nothing_and_the_next_one_does_again() -> None:
     engine = Engine(depth_file())
     steering = engine.policy.drafter_selector
-    before = steering.choice.acceptance.survivals()
+    before = steering.choice.acceptance.of("").survivals()
     engine.step(batch_of(9.0))
     engine.worker.on_verify_complete_cpu([1, 1], 2)
     engine.worker.on_verify_complete_cpu([1], 1)
     assert steering.unmatched == 2
-    assert steering.choice.acceptance.survivals() == before
+    assert steering.choice.acceptance.of("").survivals() == before
     engine.step(batch_of(9.0))
     engine.worker.on_verify_complete_cpu([1], 1)
-    assert steering.choice.acceptance.survivals() != before
+    assert steering.choice.acceptance.of("").survivals() != before
 
 
 def test_steps_whose_results_never_come_do_not_pile_up() -> None:

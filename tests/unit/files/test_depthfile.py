@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from selector.core.depthchoice import ChoiceOptions
+from selector.core.prefillshare import HALF_LIFE_MS
 from selector.errors import InputError
 from selector.files.depthfile import load_depth_file, options_of, parse_depth_file
 
@@ -30,12 +31,18 @@ def document(**changes: object) -> dict[str, Any]:
 
 def test_a_choice_is_made_from_what_stands_in_it() -> None:
     options = ChoiceOptions(margin_frac=0.02, headroom_frac=0.1, dwell_steps=7)
-    text = json.dumps(document(options=options_of(options).model_dump(), tbt_target_ms=12.5))
+    prefill = {"arm": "k3", "points": [[100, 10], [200, 20]], "floor_ms": 12.0, "resume_ms": 1.0}
+    more = {"survivals_of": {"code": [0.9, 0.8, 0.7]}, "prefill": prefill}
+    text = json.dumps(document(options=options_of(options).model_dump(), tbt_target_ms=12.5, **more))
     file = parse_depth_file(text, "here")
     assert parse_depth_file(file.model_dump_json(), "here") == file
     choice = file.choice(start_depth=3)
     assert choice._options == options
-    assert choice.acceptance.survivals() == pytest.approx([0.8, 0.6, 0.5])
+    assert choice.acceptance.of("").survivals() == pytest.approx([0.8, 0.6, 0.5])
+    assert choice.acceptance.of("code").survivals() == pytest.approx([0.9, 0.8, 0.7])
+    choice.prefill.prefilled(150)
+    choice.prefill.stepped(16.0)
+    assert choice.prefill.frac == pytest.approx(16.0 / (16.0 + 16.0 + HALF_LIFE_MS), rel=0.01)
     assert file.table().step(1, 1, 1_000.0) == (6.0, 2.5)
 
 
@@ -58,6 +65,8 @@ def test_the_file_of_the_live_benchmark_is_one() -> None:
         ({"version": 2}, "version 1"),
         ({"extra": 1}, "extra"),
         ({"survivals": [0.5, 0.6, 0.1]}, "cannot learn"),
+        ({"survivals_of": {"code": [0.5]}}, "code has 1 positions"),
+        ({"prefill": {"arm": "k3", "points": [[200, 20], [100, 10]]}}, "must rise"),
         ({"survivals": [0.5]}, "positions"),
         ({"depths": []}, "depths"),
         ({"depths": [{"depth": 1, "arm": "a", "rows": [[[5.0, 1, 0, 1, 0]]]}]}, "do not rise from 0"),

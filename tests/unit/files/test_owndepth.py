@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from selector.cli import main as drafter_selector
+from selector.core.depthbatch import DepthBatch
 from selector.core.depthengines import PluginDepths, ScheduledDepths
 from selector.errors import FleetError, InputError, ProfileError
 from selector.files.fleet import Backend, Fleet, LoadedFleet
@@ -110,7 +111,7 @@ def test_a_config_file_is_its_schedule_and_the_arms_own_graphs_count(tmp_path: P
     common = ("--cuda-graph-bs-decode", "1", "64")
     own = own_depth(profile_with(launch=launched(*flags)).model_copy(update={"common_flags": common}), "own", 64)
     assert own.tiers == ((1, (3,)), (5, (0, 1)))
-    assert own.start().choose(4, 500.0, None).depth == 3
+    assert own.start().choose(DepthBatch.alike(4), 500.0).depth == 3
 
 
 def test_a_depth_file_is_the_plugins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

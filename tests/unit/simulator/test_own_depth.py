@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import pytest
 
 from selector.core.acceptance import AcceptancePrior
-from selector.core.depthacceptance import DepthAcceptance
+from selector.core.depthbatch import UNTOLD, DepthBatch, DepthRequest
 from selector.core.depthchoice import ChoiceOptions, DepthChoice
 from selector.core.depthengines import DepthStretch, OwnDepth, PluginDepths
 from selector.core.depthsurvival import SlowRequests, geometric_survivals
+from selector.core.depthtexts import DepthAcceptances
 from selector.core.policy import BackendSpec
 from selector.core.survival import accept_length_of
 from selector.errors import DomainError
@@ -39,15 +41,21 @@ class Told:
 
     depths: Sequence[int]
     steps: int | None = 5
-    asked: list[tuple[int, float, float | None]] = field(default_factory=list)
+    asked: list[tuple[int, float, float]] = field(default_factory=list)
+    prompts: list[int] = field(default_factory=list)
+    texts: list[set[str]] = field(default_factory=list)
     heard: list[tuple[int, Sequence[Sequence[int]]]] = field(default_factory=list)
 
-    def choose(self, batch: int, context_tokens: float, target_ms: float | None) -> DepthStretch:
-        self.asked.append((batch, context_tokens, target_ms))
+    def choose(self, batch: DepthBatch, context_tokens: float) -> DepthStretch:
+        self.asked.append((batch.size, context_tokens, batch.tightest_ms))
+        self.texts.append(set(batch.rows))
         return DepthStretch(self.depths[(len(self.asked) - 1) % len(self.depths)], self.steps)
 
     def verified(self, depth: int, passes: Sequence[Sequence[int]]) -> None:
         self.heard.append((depth, passes))
+
+    def prefilled(self, tokens: int) -> None:
+        self.prompts.append(tokens)
 
 
 def server(engine: Told) -> ServerModel:
@@ -56,7 +64,7 @@ def server(engine: Told) -> ServerModel:
     return ServerModel(spec.cost, AcceptDraws(1), backend=spec, **OPEN)
 
 
-def job(key: int, tokens: int = 300, accept_length: float = 3.0, **more: float) -> Job:
+def job(key: int, tokens: int = 300, accept_length: float = 3.0, **more: object) -> Job:
     fields = {"accept_spread": 0.1, "arrived_s": 0.0, "prompt_tokens": 400, **more}
     return Job(key=key, draw_key=key, output_tokens=tokens, accept_length=accept_length, **fields)  # type: ignore[arg-type]  # the fields vary by test
 
@@ -124,12 +132,19 @@ def test_it_hears_of_every_pass_and_draft_once_and_of_none_before_it_was_made() 
 def test_the_tightest_target_of_the_batch_counts() -> None:
     engine = Told([1], steps=None)
     model = server(engine)
-    targets_ms = (None, 20.0, 9.0)
-    run(model, *(job(key, 50 + 100 * key, tbt_target_ms=target) for key, target in enumerate(targets_ms)))  # type: ignore[arg-type]  # None is no target
+    told = (UNTOLD, DepthRequest("code", 20.0), DepthRequest("romansh", 9.0))
+    run(model, *(job(key, 50 + 100 * key, told=each) for key, each in enumerate(told)))
     assert [(batch, target_ms) for batch, _, target_ms in engine.asked] == [(3, 9.0), (2, 9.0), (1, 9.0)]
     alone = Told([1], steps=None)
     run(server(alone), job(0))
-    assert alone.asked[0][2] is None
+    assert alone.asked[0][2] == inf
+    assert engine.texts == [{"", "code", "romansh"}, {"code", "romansh"}, {"romansh"}]
+
+
+def test_it_hears_of_every_prompt() -> None:
+    engine = Told([1], steps=None)
+    run(server(engine), *(job(key, prompt_tokens=300 + key) for key in range(3)))
+    assert sum(engine.prompts) == 903
 
 
 def test_a_change_of_depth_costs_from_the_next_step_on() -> None:
@@ -204,15 +219,15 @@ def test_the_targets_of_its_requests_lead_the_plugin(target_ms: float | None, de
     dear = straight_table(DEPTHS, j_per_depth=6.0, ms_per_depth=0.1)
 
     def start() -> PluginDepths:
-        acceptance = DepthAcceptance(geometric_survivals(0.6, 7), SlowRequests.at())
+        acceptance = DepthAcceptances(geometric_survivals(0.6, 7), SlowRequests.at())
         return PluginDepths(DepthChoice(dear, acceptance, ChoiceOptions(trial_every_steps=0), start_depth=7))
 
     spec = choosing(backend_spec("b", "dspark-8"), OwnDepth(start=start, tiers=((1, DEPTHS),), takes_tbt_target=True))
     model = ServerModel(spec.cost, AcceptDraws(1), backend=spec, **OPEN)
     for key in range(8):
-        target = target_ms if key == 5 else None
+        told = DepthRequest(target_ms=target_ms) if key == 5 and target_ms is not None else UNTOLD
         length = accept_length_of(0.6, 8)
-        model.enqueue(job(key, 2_000, length, accept_spread=0.0, tbt_target_ms=target), 0.0)  # type: ignore[arg-type]  # None is no target
+        model.enqueue(job(key, 2_000, length, accept_spread=0.0, told=told), 0.0)
     model.advance(3.0)
     assert (model.batch, model.depth) == (8, depth)
 
@@ -238,7 +253,8 @@ def test_a_simulation_tells_the_engine_the_targets_of_its_requests_where_it_take
         engine = Told([1], steps=None)
         own = OwnDepth(start=lambda: engine, tiers=((1, DEPTHS),), takes_tbt_target=takes)  # noqa: B023  # called within this turn
         simulated(choosing(backend_spec("b", "dspark-8"), own), requests("code", 3, target_ms=12.5), 1)
-        assert {target_ms for _, _, target_ms in engine.asked} == {12.5 if takes else None}
+        assert set().union(*engine.texts) == {"code" if takes else ""}
+        assert {target_ms for _, _, target_ms in engine.asked} == {12.5 if takes else inf}
 
 
 def test_outcomes_of_such_a_backend_teach_no_arm() -> None:
