@@ -22,7 +22,8 @@ from typing import Any
 from _timing import cpu_model
 
 from selector import __version__
-from selector.core.enginefields import TARGET_FIELD
+from selector.core.enginefields import TARGET_FIELD, TEXT_FIELD
+from selector.core.types import TEXT_TYPES
 from selector.engine.batchfacts import BatchFacts
 from selector.engine.depthpolicy import Steering
 from selector.files.depthfile import load_depth_file
@@ -36,7 +37,11 @@ BUDGET_US = 20.0
 
 def request(draw: Random) -> Any:
     """What the plugin reads of a request."""
-    params = {TARGET_FIELD: draw.choice([10.0, 15.0, 25.0]), "thinking_budget": 100}
+    params = {
+        TARGET_FIELD: draw.choice([10.0, 15.0, 25.0]),
+        TEXT_FIELD: draw.choice(TEXT_TYPES),
+        "thinking_budget": 100,
+    }
     return SimpleNamespace(
         rid=f"{draw.getrandbits(64):016x}",
         sampling_params=SimpleNamespace(custom_params=params),

@@ -36,8 +36,8 @@ first_gpu() { # first_gpu RESERVE_S
   live three-on-one "$1"
 }
 
-# Depths and verify budgets chosen inside one engine.
-#   one GPU, 1,500 s:  depth-fixed up 165, its 8 cells of 47 of the ramp; depth-adaptive up 150, its 6 cells; compact 420
+# Depths and verify budgets chosen inside one engine; on one GPU after what needs the servers of one-server.toml anyway:
+#   one GPU, 1,650 s:  up 165, router-cost 68, three-on-one 300, ramp 6 cells of 50; depth-adaptive up 120, its 6; compact 420
 #   two GPUs, 1,050 s: both fleets at once; compact on one, what the sweep of Qwen3-8B lacks on the other
 stretch_engine() {
   if two_gpus; then
@@ -59,12 +59,16 @@ stretch_engine() {
     wait "$second"
     return
   fi
-  for fleet in depth-fixed depth-adaptive; do
-    raise ramp "$fleet"
-    hold ramp "$fleet" || return 0
-    live ramp 440 "$fleet"
-    release "$fleet"
-  done
+  raise one-server four-on-one
+  hold one-server four-on-one || return 0
+  live router-cost 850
+  live three-on-one 850
+  live ramp 500 depth-fixed
+  release four-on-one
+  raise ramp depth-adaptive
+  hold ramp depth-adaptive || return 0
+  live ramp 60 depth-adaptive
+  release depth-adaptive
   stretch_compact
 }
 

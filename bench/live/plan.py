@@ -82,10 +82,12 @@ class Text(FileModel):
 
     name: str
     mix: dict[str, PositiveFloat] = Field(min_length=1)
+    then: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """From the middle of the time on; empty for the same mix."""
 
     @model_validator(mode="after")
     def _known(self) -> Text:
-        for text_type in self.mix:
+        for text_type in (*self.mix, *self.then):
             if text_type not in TEXT_TYPES:
                 raise ValueError(f"mix has {text_type!r}, which is no text type")
         return self
@@ -154,7 +156,7 @@ class LivePlan(FileModel):
     @property
     def text_types(self) -> frozenset[str]:
         """Of all requests."""
-        return frozenset(name for text in self.texts for name in text.mix)
+        return frozenset(name for text in self.texts for name in (*text.mix, *text.then))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,10 +25,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import aiohttp
+from board import Board, engine_totals, engines
 from imposing import imposed_lengths, with_imposed
 from plan import DIRECT, LiveCell, LivePlan, cells, load_plan
 from report import print_report
@@ -40,9 +40,7 @@ from selector.files.fleet import LoadedFleet
 from selector.files.trace import Trace
 from selector.loadgen.live import LiveResult, read_energy, run_policy, summarise
 from selector.loadgen.replay import LagWatch, Replay
-from selector.profiler.client import SglangClient, StepTotals, open_session
 
-_SAMPLE_S = 0.5
 _OVERHEAD_S = 15.0
 """Of a cell beside its arrivals: the router's start, the last answers, the pause."""
 _PAUSE_S = 2.0
@@ -225,7 +223,7 @@ async def measured(
     scale: float,
 ) -> dict[str, Any]:
     """One cell: live, then simulated. Raises `UpstreamError`."""
-    board, before = Board(energy_urls), await engine_totals(loaded)
+    board, before = Board(energy_urls, loaded), await engine_totals(loaded)
     sampling = asyncio.create_task(board.follow())
     try:
         if cell.policy == DIRECT:
@@ -257,6 +255,7 @@ async def measured(
         **compared(asdict(live), simulated),
         "engine": engines(before, await engine_totals(loaded)),
         "board": board.summary(),
+        "timeline": board.timeline(),
         "host": platform.node(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
@@ -271,60 +270,6 @@ async def _direct(load: Workload, loaded: LoadedFleet, energy_urls: Sequence[str
             answers = await Replay(str(loaded.fleet.backends[0].url), load.timed, time_scale=scale).run()
         after = await read_energy(session, energy_urls)
     return summarise(DIRECT, answers, before, after, lag.lags_ms)
-
-
-async def engine_totals(loaded: LoadedFleet) -> dict[str, StepTotals]:
-    """Every server's own counters, by backend. Raises `UpstreamError`."""
-    async with open_session() as session:
-        clients = {b.name: SglangClient(session, str(b.url), time.monotonic) for b in loaded.fleet.backends}
-        return {name: await client.step_totals() for name, client in clients.items()}
-
-
-def engines(before: Mapping[str, StepTotals], after: Mapping[str, StepTotals]) -> dict[str, dict[str, float | None]]:
-    """What each server counted in between: where its time went, apart from what a client sees."""
-    counted = {}
-    for name, end in after.items():
-        start = before[name]
-        steps, request_steps = end.steps - start.steps, end.request_steps - start.request_steps
-        counted[name] = {
-            "steps": steps,
-            "mean_batch": request_steps / steps if steps else None,
-            "mean_step_ms": 1e3 * (end.step_s - start.step_s) / steps if steps else None,
-            "tokens_per_request_step": (end.tokens - start.tokens) / request_steps if request_steps else None,
-            "prefill_s": end.prefill_s - start.prefill_s,
-            "prefill_tokens": end.prefill_tokens - start.prefill_tokens,
-        }
-    return counted
-
-
-class Board:
-    """Power, clocks and throttling over a run, as far as the meter tells; an emulated one does not."""
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self._urls = urls
-        self._samples: list[Mapping[str, Any]] = []
-
-    async def follow(self) -> None:
-        async with aiohttp.ClientSession() as session:
-            while True:
-                for url in self._urls:
-                    async with session.get(url) as answer:
-                        self._samples += (await answer.json())["gpus"]
-                await asyncio.sleep(_SAMPLE_S)
-
-    def summary(self) -> dict[str, Any]:
-        def mean(name: str) -> float | None:
-            known = [float(sample[name]) for sample in self._samples if sample.get(name) is not None]
-            return fmean(known) if known else None
-
-        throttled = [bool(sample["throttle"]) for sample in self._samples if "throttle" in sample]
-        return {
-            "power_w_mean": mean("power_w"),
-            "sm_mhz_mean": mean("sm_mhz"),
-            "temperature_c_mean": mean("temperature_c"),
-            "throttled_frac": fmean(throttled) if throttled else None,
-            "samples": len(self._samples),
-        }
 
 
 def compared(live: Mapping[str, Any], simulated: Mapping[str, Any]) -> dict[str, Any]:

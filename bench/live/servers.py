@@ -69,7 +69,7 @@ async def started(
         session = await stack.enter_async_context(open_session())
         coming: list[_Coming] = []
         for command, backend in zip(commands, loaded.fleet.backends, strict=True):
-            env = {**plan.servers.env, **command.env, **_imposed(accept.get(command.arm), plan)}
+            env = {**plan.servers.env, **command.env, **_imposed(command.arm, accept.get(command.arm), plan)}
             # Two fleet files of one host do not know of one another's ports, and would name the same.
             rendezvous = ("--nccl-port", str(int(str(backend.url).rpartition(":")[2]) + _NCCL_PORTS))
             argv = (plan.servers.python, *command.words[1:], *rendezvous, *plan.servers.flags)
@@ -127,13 +127,17 @@ async def _ready(server: _Coming, session: aiohttp.ClientSession, plan: LivePlan
     print(f"{server.backend} ({server.arm}) is up after {clock.now() - server.began_s:.0f} s", flush=True)
 
 
-def _imposed(lengths: Mapping[str, float] | None, plan: LivePlan) -> dict[str, str]:
-    """Environment that makes the engine take these accept lengths; empty without a drafter."""
+def _imposed(arm: str, lengths: Mapping[str, float] | None, plan: LivePlan) -> dict[str, str]:
+    """Environment that makes the engine take these accept lengths; empty without a drafter.
+
+    An arm whose lengths the plan gives takes those, others the chances of each draft, if the plan gives any.
+    """
     if lengths is None:
         return {}
     if plan.servers.one_length_of is not None:
         return {"SGLANG_SIMULATE_ACC_LEN": str(lengths[plan.servers.one_length_of])}
-    name, values = ("SURVIVAL", plan.survival) if plan.survival else ("ACCEPT", lengths)
+    chances = plan.survival if arm not in plan.accept else {}
+    name, values = ("SURVIVAL", chances) if chances else ("ACCEPT", lengths)
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")])),
         "SGLANG_SIMULATE_ACC_LEN": "2.0",

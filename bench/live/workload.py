@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -134,10 +134,8 @@ def _rate(
 
 
 def _simulated(coming: Sequence[TraceRequest], plan: LivePlan, cell: LiveCell) -> list[SimulatedRequest]:
-    total = sum(cell.text.mix.values())
-    mix = {text_type: share / total for text_type, share in cell.text.mix.items()}
-    bare = Trace(name="live", kind="live", requests=tuple(replace(each, text_type=None) for each in coming))
-    typed = with_text_types(bare, mix, plan.seed)
+    early = sum(each.arrival_s < plan.seconds / 2 for each in coming) if cell.text.then else len(coming)
+    typed = [*_typed(coming[:early], cell.text.mix, plan), *_typed(coming[early:], cell.text.then, plan)]
     return [
         SimulatedRequest(
             # With dummy weights an answer ends where its request says, so servers and router know its length.
@@ -146,8 +144,16 @@ def _simulated(coming: Sequence[TraceRequest], plan: LivePlan, cell: LiveCell) -
             slo_class="live",
             tbt_target_ms=cell.target_ms,
         )
-        for number, each in enumerate(typed.requests)
+        for number, each in enumerate(typed)
     ]
+
+
+def _typed(coming: Sequence[TraceRequest], mix: Mapping[str, float], plan: LivePlan) -> Sequence[TraceRequest]:
+    if not coming:
+        return ()
+    total = sum(mix.values())
+    bare = Trace(name="live", kind="live", requests=tuple(replace(each, text_type=None) for each in coming))
+    return with_text_types(bare, {name: share / total for name, share in mix.items()}, plan.seed).requests
 
 
 def _timed(number: int, request: SimulatedRequest, plan: LivePlan) -> TimedRequest:

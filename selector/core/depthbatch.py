@@ -1,7 +1,7 @@
-"""What a choice of depth knows of the requests that run: how many there are of each text type and TBT target.
+"""What a choice of depth knows of the requests that run: of each text type how many, and their tightest TBT target.
 
     requests    code 10 ms   romansh -   code 10 ms   code 25 ms
-    groups      code 10 ms × 2           code 25 ms × 1           romansh - × 1
+    groups      code 10 ms × 3           romansh - × 1
     rows        code: 0, 2, 3            romansh: 1
 
 A group is what targets are judged by; rows say whose accepted drafts teach what of which text.
@@ -29,10 +29,11 @@ UNTOLD = DepthRequest()
 
 
 class Group(NamedTuple):
-    """Requests of one text type and target."""
+    """The requests of one text type."""
 
     text_type: str
     target_ms: float
+    """The tightest of their targets."""
     requests: int
 
 
@@ -43,20 +44,21 @@ class DepthBatch:
 
     def __init__(self, requests: Sequence[DepthRequest]) -> None:
         self.size = len(requests)
-        counts: dict[DepthRequest, int] = {}
-        for request in requests:
-            counts[request] = counts.get(request, 0) + 1
-        self.groups = tuple([Group(text, target_ms, count) for (text, target_ms), count in counts.items()])
-        self.tightest_ms = min([group.target_ms for group in self.groups], default=inf)
+        rows: dict[str, list[int]] = {}
+        tightest: dict[str, float] = {}
+        for place, (text_type, target_ms) in enumerate(requests):
+            of_text = rows.get(text_type)
+            if of_text is None:
+                rows[text_type], tightest[text_type] = [place], target_ms
+            else:
+                of_text.append(place)
+                if target_ms < tightest[text_type]:
+                    tightest[text_type] = target_ms
+        self.rows = rows
+        """Places of the requests of each text type."""
+        self.groups = [Group(text_type, tightest[text_type], len(of_text)) for text_type, of_text in rows.items()]
+        self.tightest_ms = min(tightest.values(), default=inf)
         """`inf` where no request has a target."""
-        texts = {group.text_type for group in self.groups}
-        self.rows: dict[str, list[int] | None] = dict.fromkeys(texts)
-        """Places of the requests of each text type; `None` where all are of one."""
-        if len(texts) > 1:
-            rows: dict[str, list[int]] = {text: [] for text in texts}
-            for place, (text, _) in enumerate(requests):
-                rows[text].append(place)
-            self.rows.update(rows)
 
     @classmethod
     def alike(cls, requests: int, target_ms: float | None = None, text_type: str = UNTOLD_TEXT) -> DepthBatch:

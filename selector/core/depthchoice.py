@@ -23,10 +23,10 @@ No clock and no chance: the ranks of a tensor-parallel engine see the same batch
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+from selector.core.depthacceptance import DepthAcceptance
 from selector.core.depthbatch import UNTOLD_TEXT, DepthBatch
 from selector.core.depthtable import DepthPoint, DepthTable
 from selector.core.depthtexts import DepthAcceptances
@@ -38,9 +38,8 @@ _AS_LIKELY_FRAC = 0.05
 _AS_FAST_FRAC = 0.1
 """… and about as fast within so much."""
 
-_Bound = tuple[float, Sequence[float], Sequence[float], int]
-"""Of a group: ms between tokens that are left of its target, accept lengths by depth of the slow request and in the
-mean, and how many requests it is."""
+_Yield = tuple[float, float]
+"""Of a batch at a depth: mean tokens of a request and step; the longest step that meets every target, in ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +82,8 @@ class DepthChoice:
         "_trial_every",
         "_trial_left",
         "_trying",
+        "_yields",
+        "_yields_of",
         "acceptance",
         "changes",
         "depth",
@@ -115,6 +116,8 @@ class DepthChoice:
         self._trial_left = 0
         self._trying = self._awaiting_trial = False
         self._step_ms = 0.0
+        self._yields: dict[int, _Yield] = {}
+        self._yields_of: tuple[DepthBatch, int] | None = None
         self.acceptance = acceptance
         self.prefill = prefill or PrefillShare()
         """To be told of every pass over prompts."""
@@ -131,42 +134,41 @@ class DepthChoice:
         acceptance = self.acceptance.of(text_type)
         return self._table.points(batch, context_tokens, acceptance.lengths, acceptance.slow)
 
-    def choose(self, batch: DepthBatch, context_tokens: float) -> int:
-        """The depth of the next step of a batch of 1 request at least, of so many tokens each in the mean."""
-        depth = self._choose(batch, context_tokens)
-        self._step_ms = self._table.step(depth, batch.size, context_tokens)[0]
+    def choose(self, batch: DepthBatch, context_tokens: float, size: int | None = None) -> int:
+        """The depth of the next step of a batch of 1 request at least, of so many tokens each in the mean.
+
+        `size` requests are in the step, where the batch was looked at some steps ago.
+        """
+        size = batch.size if size is None else size
+        depth = self._choose(batch, context_tokens, size)
+        self._step_ms = self._table.step(depth, size, context_tokens)[0]
         self.prefill.stepped(self._step_ms)
         return depth
 
-    def _choose(self, batch: DepthBatch, context_tokens: float) -> int:
+    def _choose(self, batch: DepthBatch, context_tokens: float, size: int) -> int:
         options = self._options
         self._since_change += 1
         self._trying = self._awaiting_trial = False
         kept_frac = (1.0 - options.headroom_frac) * (1.0 - self.prefill.frac)
-        bounds = self._bounds(batch, kept_frac)
         clear_frac = 1.0 - options.clear_frac
-        step, size = self._table.step, batch.size
-        current = self.depth
+        yields = self._yields_at(batch)
+        step, current = self._table.step, self.depth
         best = settled = deeper = -1  # least energy within the targets; least energy well within; the next to try
         best_j = settled_j = deeper_j = inf
         current_j = inf
         current_within = True
         for depth in self._table.depths:
             ms, step_j = step(depth, size, context_tokens)
-            longest_ms, tokens = inf, 0.0  # the longest step that meets every target; what a step yields
-            for bound_ms, slow, lengths, requests in bounds:
-                tokens += requests * lengths[depth]
-                group_ms = bound_ms * slow[depth]
-                if group_ms < longest_ms:
-                    longest_ms = group_ms
+            tokens, longest_ms = yields[depth]
             j = step_j / tokens
+            longest_ms *= kept_frac
             clear_ms = longest_ms * clear_frac
             if depth == current:
                 current_j, current_within = j, ms <= longest_ms
             elif deeper < 0 and depth > current:
                 most_ms = clear_ms if current else batch.tightest_ms * kept_frac * clear_frac * (depth + 1)
                 if ms <= most_ms:
-                    deeper, deeper_j = depth, step_j / (size * (depth + 1))
+                    deeper, deeper_j = depth, step_j / (depth + 1)
             if ms > longest_ms:
                 continue
             if j < best_j:
@@ -174,19 +176,41 @@ class DepthChoice:
             if j < settled_j and (ms <= clear_ms or depth == current):
                 settled, settled_j = depth, j
         if best < 0:
-            return self._likeliest(batch, context_tokens, bounds)
+            return self._likeliest(batch, context_tokens, size, kept_frac)
         if not current_within:
             return self._change(best)
         if settled_j < current_j * (1.0 - options.margin_frac) and self._settled():
             return self._change(settled)
         return self._tried(deeper, size, worthwhile=deeper_j < current_j)
 
-    def _bounds(self, batch: DepthBatch, kept_frac: float) -> list[_Bound]:
-        found: list[_Bound] = []
-        for text_type, target_ms, requests in batch.groups:
-            acceptance = self.acceptance.of(text_type)
-            found.append((target_ms * kept_frac, acceptance.slow, acceptance.lengths, requests))
-        return found
+    def _groups(self, batch: DepthBatch) -> list[tuple[DepthAcceptance, float, int]]:
+        of = self.acceptance.of
+        return [(of(text_type), target_ms, requests) for text_type, target_ms, requests in batch.groups]
+
+    def _yields_at(self, batch: DepthBatch) -> dict[int, _Yield]:
+        """By depth; worked out when the batch is another, or something was learnt."""
+        version = self.acceptance.version
+        known = self._yields_of
+        if known is not None and known[0] is batch and known[1] == version:
+            return self._yields
+        groups = [
+            (self.acceptance.of(text_type), target_ms, requests) for text_type, target_ms, requests in batch.groups
+        ]
+        for depth in self._table.depths:
+            tokens, longest_ms = 0.0, inf
+            for acceptance, target_ms, requests in groups:
+                tokens += requests * acceptance.lengths[depth]
+                of_group_ms = target_ms * acceptance.slow[depth]
+                if of_group_ms < longest_ms:
+                    longest_ms = of_group_ms
+            self._yields[depth] = tokens / batch.size, longest_ms
+        self._yields_of = batch, version
+        return self._yields
+
+    @property
+    def trying(self) -> bool:
+        """Whether the depth just chosen is a trial, of which what comes should be learnt."""
+        return self._trying
 
     def keeps_for(self, batch: int) -> int:
         """For how many steps of `batch` requests the depth just chosen may be kept by who does not ask before each.
@@ -206,19 +230,23 @@ class DepthChoice:
         elif self._awaiting_trial:
             self._since_trial += steps
 
-    def _likeliest(self, batch: DepthBatch, context_tokens: float, bounds: Sequence[_Bound]) -> int:
+    def _likeliest(self, batch: DepthBatch, context_tokens: float, size: int, kept_frac: float) -> int:
         """Where no depth meets every target: the depth at which most requests are likely to meet theirs."""
+        groups = [
+            (self.acceptance.of(text_type), target_ms, requests) for text_type, target_ms, requests in batch.groups
+        ]
         shares, paces, js = {}, {}, {}
         deeper = -1
         for depth in self._table.depths:
-            ms, step_j = self._table.step(depth, batch.size, context_tokens)
-            likely = tokens = 0.0
-            for bound_ms, slow, lengths, requests in bounds:
-                likely += requests * self._chance(lengths[depth], slow[depth], ms / bound_ms)
-                tokens += requests * lengths[depth]
+            ms, step_j = self._table.step(depth, size, context_tokens)
+            likely = 0.0
+            for acceptance, target_ms, requests in groups:
+                asked = ms / (target_ms * kept_frac)
+                likely += requests * self._chance(acceptance.lengths[depth], acceptance.slow[depth], asked)
+            tokens = self._yields[depth][0]
             shares[depth], paces[depth], js[depth] = likely / batch.size, tokens / ms, step_j / tokens
             # Deeper drafts may be what meets it, if they are better than is known.
-            if deeper < 0 and depth > self.depth and ms / (depth + 1) <= min(bound[0] for bound in bounds):
+            if deeper < 0 and depth > self.depth and ms <= batch.tightest_ms * kept_frac * (depth + 1):
                 deeper = depth
         likeliest = max(shares.values())
         good = [depth for depth, share in shares.items() if share >= likeliest - _AS_LIKELY_FRAC]
@@ -232,7 +260,7 @@ class DepthChoice:
         )
         if better and self._settled():
             return self._change(wanted)
-        return self._tried(deeper, batch.size, worthwhile=True)
+        return self._tried(deeper, size, worthwhile=True)
 
     def _chance(self, mean: float, slow: float, asked: float) -> float:
         """That a request's accept length is what its target asks for: normal, with `slow` at the quantile."""

@@ -20,7 +20,7 @@ MOST_TEXTS = 32
 class DepthAcceptances:
     """Deterministic, no clock. Not thread-safe."""
 
-    __slots__ = ("_by_text", "_half_life", "_prior_requests", "_priors", "slow")
+    __slots__ = ("_by_text", "_half_life", "_prior_requests", "_priors", "slow", "version")
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class DepthAcceptances:
         self._half_life = half_life_requests
         self.slow = slow
         """Which request targets are judged by."""
+        self.version = 0
+        """Another number whenever something was learnt."""
         self._by_text: dict[str, DepthAcceptance] = {}
         for text_type, curve in self._priors.items():
             if len(curve) != len(prior):
@@ -61,9 +63,11 @@ class DepthAcceptances:
         if len(accepted) != batch.size:
             return False
         used = True
+        alone = len(batch.rows) == 1
         for text_type, rows in batch.rows.items():
-            of_text = accepted if rows is None else [accepted[row] for row in rows]
+            of_text = accepted if alone else [accepted[row] for row in rows]
             used &= self.of(text_type).observe(depth, of_text)
+        self.version += 1
         return used
 
     def _begin(self, text_type: str) -> DepthAcceptance:

@@ -19,6 +19,10 @@ CONTEXT_EVERY_STEPS = 32
 CHANGED_CONTEXT_EVERY_STEPS = 8
 """At high load requests come and go at almost every step: what one of them does to the mean is as little."""
 
+LARGE_BATCH = 8
+READ_EVERY_STEPS = 4
+"""A batch so large is not looked at before every step: of its make-up, too, one request more or less is little."""
+
 _MOST_GONE = 256
 """Requests that have left of which facts are kept until they are cleared away together."""
 
@@ -26,7 +30,17 @@ _MOST_GONE = 256
 class BatchFacts:
     """Facts of the batch that runs; read anew only as far as its requests changed. Not thread-safe."""
 
-    __slots__ = ("_default_target_ms", "_known", "_requests", "_steps", "_untold", "batch", "context_tokens")
+    __slots__ = (
+        "_context_steps",
+        "_default_target_ms",
+        "_known",
+        "_read_steps",
+        "_requests",
+        "_untold",
+        "batch",
+        "context_tokens",
+        "read_now",
+    )
 
     def __init__(self, default_target_ms: float | None) -> None:
         """`default_target_ms` is the target of requests that bring none."""
@@ -34,11 +48,13 @@ class BatchFacts:
         self._untold = DepthRequest(UNTOLD_TEXT, self._default_target_ms)
         self._requests: Sequence[Any] | None = None
         self._known: dict[str, DepthRequest] = {}
-        self._steps = 0
+        self._context_steps = self._read_steps = 0
         self.batch = DepthBatch([self._untold])
-        """The requests, of which nothing is told where they are not known."""
+        """The requests when they were last looked at; nothing is told of them where they are not known."""
         self.context_tokens = 0.0
         """Mean tokens per request, of the last batch whose requests were known."""
+        self.read_now = False
+        """Whether `batch` was looked at for the step that is next."""
 
     def update(self, requests: Sequence[Any] | None, size: int) -> None:
         """The `size` ≥ 1 requests of the next step: SGLang's `Req` objects, or `None` when they are not known.
@@ -46,17 +62,26 @@ class BatchFacts:
         SGLang makes a new list whenever requests join or leave, so the same list holds the same requests. What a `Req`
         lacks is an `AttributeError`.
         """
-        self._steps += 1
-        if requests is self._requests and self.batch.size == size:
-            stale = self._steps >= CONTEXT_EVERY_STEPS
-        else:
-            stale = not self._requests or self._steps >= CHANGED_CONTEXT_EVERY_STEPS
-            self._requests = requests
+        self._context_steps += 1
+        self._read_steps += 1
+        large = min(size, self.batch.size) >= LARGE_BATCH
+        self.read_now = False
+        if not large or self._read_steps >= READ_EVERY_STEPS or (requests is None) != (self._requests is None):
+            self.read(requests, size)
+
+    def read(self, requests: Sequence[Any] | None, size: int) -> None:
+        """Looks at the requests of the next step, whenever they were last looked at; arguments as in `update`."""
+        self.read_now = True
+        self._read_steps = 0
+        changed = requests is not self._requests or self.batch.size != size
+        if changed:
             self.batch = DepthBatch(self._facts(requests) if requests else [self._untold] * size)
-        if stale and requests:
-            self._steps = 0
+        wait = CHANGED_CONTEXT_EVERY_STEPS if changed else CONTEXT_EVERY_STEPS
+        if requests and (not self._requests or self._context_steps >= wait):
+            self._context_steps = 0
             tokens = sum([len(each.origin_input_ids) + len(each.output_ids) for each in requests])
             self.context_tokens = tokens / len(requests)
+        self._requests = requests
 
     def _facts(self, requests: Sequence[Any]) -> list[DepthRequest]:
         known = self._known

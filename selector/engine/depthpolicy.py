@@ -35,7 +35,8 @@ class Steering:
         self.choice = choice
         self._facts = facts
         self._requests: Sequence[Any] | None = None
-        self._under_way: deque[tuple[int, DepthBatch]] = deque()
+        self._under_way: deque[tuple[int, int, DepthBatch | None]] = deque()
+        """Depth, requests and, where something is to be learnt of the pass, who they are."""
         self.unmatched = 0
         """Results that belonged to no pass under way, and taught nothing."""
 
@@ -51,10 +52,14 @@ class Steering:
         """The depth of the next step of that many requests."""
         requests, self._requests = self._requests, None
         # What was announced may be a list that grew since; a batch of another size says nothing of this one.
-        facts = self._facts
-        facts.update(requests if requests is not None and len(requests) == batch else None, max(batch, 1))
-        depth = self.choice.choose(facts.batch, facts.context_tokens)
-        self._under_way.append((depth, facts.batch))
+        if requests is not None and len(requests) != batch:
+            requests = None
+        facts, size = self._facts, max(batch, 1)
+        facts.update(requests, size)
+        depth = self.choice.choose(facts.batch, facts.context_tokens, size)
+        if self.choice.trying:
+            facts.read(requests, size)
+        self._under_way.append((depth, batch, facts.batch if facts.read_now else None))
         if len(self._under_way) > _MOST_UNDER_WAY:
             self._under_way.popleft()
             self.unmatched += 1
@@ -65,13 +70,14 @@ class Steering:
         if not self._under_way:
             self.unmatched += 1
             return
-        depth, expected = self._under_way.popleft()
-        if expected.size != batch or len(accepted) != batch:
+        depth, expected, who = self._under_way.popleft()
+        if expected != batch or len(accepted) != batch:
             # Out of step: begin again with the next pass rather than teach the wrong depth.
             self._under_way.clear()
             self.unmatched += 1
             return
-        self.choice.acceptance.observe(depth, accepted, expected)
+        if who is not None:
+            self.choice.acceptance.observe(depth, accepted, who)
 
 
 def steered(own: type[Any], file: DepthFile) -> type[Any]:

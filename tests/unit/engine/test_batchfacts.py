@@ -112,4 +112,4 @@ def test_requests_are_grouped_by_text_type_and_target_and_keep_their_places() ->
     assert set(facts.batch.groups) == {("code", 10.0, 2), ("romansh", inf, 1), ("", inf, 1)}
     assert facts.batch.rows == {"code": [0, 2], "romansh": [1], "": [3]}
     facts.update(requests[:1], 1)
-    assert facts.batch.rows == {"code": None}
+    assert facts.batch.rows == {"code": [0]}
