@@ -95,23 +95,16 @@ live() { # live PLAN RESERVE_S [FLEET]: the plan's cells, of one fleet if it is 
 
 declare -A held=()
 
-raise() { # raise PLAN FLEET: starts servers in the background
+raise() { # raise PLAN FLEET [--one-by-one]: starts servers in the background
   # shellcheck disable=SC2046
   python3 "$work/repo/bench/live/run.py" --plan "$work/repo/bench/live/$1.toml" --out "$work/live" \
-    --models "$work/models" --hold "fleets/$2.toml" $(emulated) >"$work/logs/hold-$2.log" 2>&1 &
+    --models "$work/models" --hold "fleets/$2.toml" ${3:+"$3"} $(emulated) >"$work/logs/hold-$2.log" 2>&1 &
   held[$2]=$!
 }
 
-hold() { # hold PLAN FLEET: returns once the servers of `raise` are up, the second and third way if the first fails
-  local plan="$work/repo/bench/live/$1.toml"
+hold() { # hold PLAN FLEET: returns once the servers of `raise` are up, started one by one if they fail together
   up "$2" && return
-  echo "trying them one after another"
-  sed -i 's/^at_once = true/at_once = false/' "$plan"
-  raise "$1" "$2"
-  up "$2" && return
-  echo "trying without the plugin: every text has the accept length of conversation"
-  sed -i 's/^at_once = false/&\none_length_of = "conversation"/' "$plan"
-  raise "$1" "$2"
+  raise "$1" "$2" --one-by-one
   up "$2"
 }
 

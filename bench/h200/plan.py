@@ -117,10 +117,13 @@ def _limited(arm: Drafter, models: Path) -> Drafter:
 
 
 def _adaptive(draft: str) -> Drafter:
-    """SGLang's own choice of steps by batch and by what was accepted lately, among 0, 1, 3 and 7 by default."""
-    three = _eagle("eagle3", "EAGLE3", 3, draft)
-    flags = (*three.flags, "--speculative-adaptive")
-    return replace(three, name="eagle3-adaptive", verify_tokens=ADAPTIVE_WIDTH, accept=2.0, steps=None, flags=flags)
+    """SGLang's own choice of steps by batch and by what was accepted lately, among 0, 1, 3 and 7 by default.
+
+    It starts at the deepest: 0.5.17 makes its buffers for that depth, and fails to capture a deeper one.
+    """
+    deepest = _eagle("eagle3", "EAGLE3", ADAPTIVE_WIDTH - 1, draft)
+    flags = (*deepest.flags, "--speculative-adaptive")
+    return replace(deepest, name="eagle3-adaptive", verify_tokens=ADAPTIVE_WIDTH, accept=2.0, steps=None, flags=flags)
 
 
 def _block(name: str, algorithm: str, width: int, draft: str, *more: str) -> Drafter:
@@ -136,7 +139,7 @@ def _eagle(name: str, algorithm: str, steps: int, draft: str | None) -> Drafter:
         "--speculative-algorithm", algorithm, *path, "--speculative-num-steps", str(steps),
         "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(steps + 1),
     )  # fmt: skip
-    accept = {1: 1.7, 3: 3.0, 5: 3.5}[steps]
+    accept = {1: 1.7, 3: 3.0, 5: 3.5, 7: 3.7}[steps]
     return Drafter(
         name=f"{name}-k{steps}", algorithm=algorithm, verify_tokens=steps + 1, accept=accept, draft=draft, steps=steps,
         flags=flags,

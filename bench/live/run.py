@@ -56,6 +56,9 @@ def main() -> int:
     parser.add_argument("--models", type=Path, help="folder of target and draft models, on a GPU host")
     parser.add_argument("--emulate", action="store_true", help="emulated servers instead of real ones")
     parser.add_argument("--hold", metavar="FLEET", help="only start the servers of this fleet, and hold them up")
+    parser.add_argument(
+        "--one-by-one", action="store_true", help="start servers one after another, whatever the plan says"
+    )
     parser.add_argument("--fleet", metavar="NAME", help="only the cells of this fleet of the plan")
     parser.add_argument("--running", action="store_true", help="the fleets' servers are up already; leave them up")
     parser.add_argument(
@@ -69,6 +72,8 @@ def main() -> int:
     began_s = time.monotonic()
     try:
         plan = load_plan(args.plan)
+        if args.one_by_one:
+            plan = plan.model_copy(update={"servers": plan.servers.model_copy(update={"at_once": False})})
         if args.report:
             print_report(done(args.out).values())
             return 0

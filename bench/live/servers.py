@@ -13,8 +13,9 @@ from pathlib import Path
 import aiohttp
 from plan import LivePlan
 
+from selector.core.survival import accept_length_of
 from selector.errors import UpstreamError
-from selector.files.depthcosts import ADAPTIVE_FLAG
+from selector.files.depthcosts import ADAPTIVE_FLAG, STEPS_FLAG, flag_value
 from selector.files.fleet import LoadedFleet
 from selector.files.launch import launch_commands
 from selector.loadgen.live import running_process
@@ -76,8 +77,8 @@ async def started(
             log = logs / f"{command.backend}.log"
             process = start_process(argv, env, log)
             stack.push_async_callback(stop_process, process, clock)
-            adaptive = ADAPTIVE_FLAG in command.words
-            server = _Coming(command.backend, command.arm, str(backend.url), process, log, clock.now(), adaptive)
+            deepest = int(flag_value(command.words, STEPS_FLAG) or 0) if ADAPTIVE_FLAG in command.words else None
+            server = _Coming(command.backend, command.arm, str(backend.url), process, log, clock.now(), deepest)
             coming.append(server)
             if not plan.servers.at_once:
                 await _ready(server, session, plan, clock)
@@ -86,10 +87,10 @@ async def started(
                 await _ready(server, session, plan, clock)
             checked = {plan.servers.one_length_of} if plan.servers.one_length_of else plan.text_types
             wanted = {name: length for name, length in accept.get(server.arm, {}).items() if name in checked}
-            # A server that changes its depth takes the length of any of them, from depth 1 on.
-            least = {name: 1.0 + plan.survival.get(name, 0.0) if server.adaptive else wanted[name] for name in wanted}
             if server.arm not in plan.servers.unchecked:
-                await _check_accept(session, server.url, wanted, least)
+                for number, (name, length) in enumerate(wanted.items()):
+                    bounds = _bounds(length, plan.survival.get(name), server.deepest)
+                    await _check_accept(session, server.url, number, name, *bounds)
         yield
 
 
@@ -113,7 +114,8 @@ class _Coming:
     process: subprocess.Popen[bytes]
     log: Path
     began_s: float
-    adaptive: bool
+    deepest: int | None
+    """Of a server that changes its depth."""
 
 
 async def _ready(server: _Coming, session: aiohttp.ClientSession, plan: LivePlan, clock: MonotonicClock) -> None:
@@ -145,20 +147,27 @@ def _imposed(arm: str, lengths: Mapping[str, float] | None, plan: LivePlan) -> d
     }
 
 
+def _bounds(length: float, survival: float | None, deepest: int | None) -> tuple[float, float]:
+    """The least and the most that a server may be seen to take: one that changes its depth, at any from 1 on."""
+    if deepest is None or survival is None:
+        return length, length
+    return 1.0 + survival, max(length, accept_length_of(survival, deepest + 1))
+
+
 async def _check_accept(
-    session: aiohttp.ClientSession, url: str, lengths: Mapping[str, float], least: Mapping[str, float]
+    session: aiohttp.ClientSession, url: str, number: int, text_type: str, least: float, most: float
 ) -> None:
-    """Asks for some tokens of each type and compares: an engine that ignores the plugin must not be measured."""
-    for number, (text_type, length) in enumerate(lengths.items()):
-        body = {
-            "input_ids": [list(range(2_000, 2_032))],
-            "sampling_params": {"max_new_tokens": _PROBE_TOKENS, "ignore_eos": True, "temperature": 0},
-            "rid": [f"999{number:06d}-{text_type}"],
-        }
-        async with session.post(f"{url}/generate", json=body) as answer:
-            answers = await answer.json()
-        passes = answers[0]["meta_info"].get("spec_verify_ct")
-        seen = (_PROBE_TOKENS - 1) / passes if passes else 0.0
-        if not least[text_type] * (1 - _PROBE_TOLERANCE) <= seen <= length * (1 + _PROBE_TOLERANCE):
-            problem = f"takes {seen:.2f} tokens a step of {text_type}, not {length:g}"
-            raise UpstreamError(f"{url} {problem}: has the plugin been loaded?")
+    """Asks for some tokens of the type and counts: an engine that ignores the plugin must not be measured."""
+    body = {
+        "input_ids": [list(range(2_000, 2_032))],
+        "sampling_params": {"max_new_tokens": _PROBE_TOKENS, "ignore_eos": True, "temperature": 0},
+        "rid": [f"999{number:06d}-{text_type}"],
+    }
+    async with session.post(f"{url}/generate", json=body) as answer:
+        answers = await answer.json()
+    passes = answers[0]["meta_info"].get("spec_verify_ct")
+    seen = (_PROBE_TOKENS - 1) / passes if passes else 0.0
+    if not least * (1 - _PROBE_TOLERANCE) <= seen <= most * (1 + _PROBE_TOLERANCE):
+        wanted = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+        problem = f"takes {seen:.2f} tokens a step of {text_type}, not {wanted}"
+        raise UpstreamError(f"{url} {problem}: has the plugin been loaded?")

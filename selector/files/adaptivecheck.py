@@ -20,6 +20,7 @@ from selector.files.adaptiveconfig import read_adaptive_config
 from selector.files.depthcosts import (
     ADAPTIVE_CONFIG_FLAG,
     ADAPTIVE_FLAG,
+    STEPS_FLAG,
     DepthCosts,
     depth_costs,
     flag_value,
@@ -43,9 +44,13 @@ def schedule_trouble(loaded: LoadedFleet, index: int, info: Mapping[str, object]
     backend = loaded.fleet.backends[index]
     profile = loaded.profiles[backend.profile]
     arm = profile.arms[backend.arm]
-    if arm.takes_tbt_target or not _is_adaptive(arm, info):
+    if not _is_adaptive(arm, info):
         return None
     path = _config_path(arm, info)
+    if info is None and (trouble := _start_trouble(arm, path)) is not None:
+        return trouble
+    if arm.takes_tbt_target:
+        return None
     try:
         costs = depth_costs(profile, backend.profile, algorithm=arm.algorithm)
         schedule, called = _schedule(path, info)
@@ -81,6 +86,25 @@ def schedule_trouble(loaded: LoadedFleet, index: int, info: Mapping[str, object]
         f"{called} {problem}",
         f"export one: drafter-selector export sglang-adaptive --profile {backend.profile} "
         f"--tbt-target-ms {f'{target_ms:g}' if target_ms is not None else 'X'} --text-type {text_type}",
+    )
+
+
+def _start_trouble(arm: Arm, path: str | None) -> tuple[str, str] | None:
+    """Of a server that would capture CUDA graphs of a depth for which 0.5.17 has made its buffers too small."""
+    started = flag_value(arm.launch.flags, STEPS_FLAG)
+    try:
+        schedule, called = _schedule(path, None)
+    except InputError:
+        return None  # said elsewhere
+    if started is None or schedule is None:
+        return None
+    deepest = max(depth for tier in schedule.values() for depth in tier.candidate_steps)
+    if deepest <= int(started):
+        return None
+    return (
+        f"{called} has depth {deepest} and {STEPS_FLAG} is {started}: SGLang 0.5.17 does not start so with CUDA graphs "
+        "(its buffer for logits is made for the depth it starts at; 0.5.23 counts them all)",
+        f"set {STEPS_FLAG} {deepest}, or give {ADAPTIVE_CONFIG_FLAG} a schedule of depths up to {started}",
     )
 
 

@@ -22,6 +22,8 @@ ADAPTIVE_ALGORITHMS = ("EAGLE3", "EAGLE")
 """Of which SGLang can change the depth while it runs; it serves NEXTN as EAGLE."""
 ADAPTIVE_FLAG = "--speculative-adaptive"
 ADAPTIVE_CONFIG_FLAG = "--speculative-adaptive-config"
+STEPS_FLAG = "--speculative-num-steps"
+"""The depth that a server starts at."""
 INTERPOLATED = "interpolated"
 
 

@@ -27,11 +27,9 @@ from selector.core.sglangadaptive import DEFAULT_SCHEDULES
 from selector.errors import DomainError, ProfileError
 from selector.files.adaptiveconfig import read_adaptive_config
 from selector.files.arm import Arm
-from selector.files.depthcosts import ADAPTIVE_CONFIG_FLAG, depth_table, flag_value, graph_batches
+from selector.files.depthcosts import ADAPTIVE_CONFIG_FLAG, STEPS_FLAG, depth_table, flag_value, graph_batches
 from selector.files.depthfile import VARIABLE, DepthFile, load_depth_file
 from selector.files.profile import Profile
-
-_STEPS_FLAG = "--speculative-num-steps"
 
 
 def with_own_depth(spec: BackendSpec, profile: Profile) -> BackendSpec:
@@ -88,7 +86,7 @@ def _by_schedule(profile: Profile, arm: Arm, path: str | None, most_requests: in
 
 
 def _start_depth(arm: Arm, depths: tuple[int, ...]) -> int:
-    given = flag_value(arm.launch.flags, _STEPS_FLAG)
+    given = flag_value(arm.launch.flags, STEPS_FLAG)
     return depths[-1] if given is None else int(given)
 
 

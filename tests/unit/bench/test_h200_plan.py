@@ -42,7 +42,9 @@ def test_the_sweep_of_a_target_has_its_drafters(models: Path) -> None:
         "ngram-8": 8, "standalone-k3": 4, "eagle3-adaptive": 8, "dspark-8-cap-accept": 8, "dspark-8-compact": 8,
     }  # fmt: skip
     assert config.arm("standalone-k3").draft == "Qwen3-4B"
-    assert "--speculative-adaptive" in config.arm("eagle3-adaptive").flags
+    adaptive = config.arm("eagle3-adaptive").flags
+    assert "--speculative-adaptive" in adaptive
+    assert adaptive[adaptive.index("--speculative-num-steps") + 1] == "7"
     assert config.arm("dspark-8-compact").env == {"SGLANG_RAGGED_VERIFY_MODE": "compact"}
     assert config.decode.repeats == 3
     assert {len(part.batches) for part in config.grid} == {7, 4}

@@ -97,3 +97,18 @@ def test_what_a_plugin_chooses_is_not_judged_by_its_schedule() -> None:
 
 def test_a_fixed_arm_has_no_schedule() -> None:
     assert schedule_trouble(fleet(), 0, None) is None
+
+
+def test_a_server_that_starts_shallower_than_its_schedule_goes_is_named(config: Path) -> None:
+    steps = ("--speculative-adaptive", "--speculative-num-steps")
+    for plugin in (True, False):
+        trouble = schedule_trouble(fleet(*steps, "3", takes_tbt_target=plugin), 0, None)
+        assert trouble is not None and "depth 7" in trouble[0] and "does not start" in trouble[0]
+        assert "--speculative-num-steps 7" in trouble[1]
+    assert schedule_trouble(fleet(*steps, "7", takes_tbt_target=True), 0, None) is None
+    given = ("--speculative-adaptive-config", written(config, DEEP))
+    assert schedule_trouble(fleet(*steps, "3", *given), 0, None) is None
+    trouble = schedule_trouble(fleet(*steps, "1", *given), 0, None)
+    assert trouble is not None and str(config) in trouble[0]
+    # One that runs has started.
+    assert schedule_trouble(fleet(*steps, "3", takes_tbt_target=True), 0, {"speculative_adaptive": True}) is None
