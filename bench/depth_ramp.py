@@ -124,7 +124,8 @@ def run(
                 sent += 1
             context = fmean(request.context_tokens for request in running)
             told = [DepthRequest(request.text_type, inf if target_ms is None else target_ms) for request in running]
-            depth = engine.choose(DepthBatch(told), context).depth
+            fresh = [place for place, request in enumerate(running) if not request.tokens]
+            depth = engine.choose(DepthBatch(told, fresh), context).depth
             ms, j = table.step(depth, batch, context)
             now_ms += ms
             part.energy_j += j

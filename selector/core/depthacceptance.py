@@ -1,14 +1,16 @@
-"""The survival of each draft position, learnt from what the engine's verify passes accepted.
+"""The survival of each draft position on one text type, learnt from what the engine's verify passes accepted.
 
 A pass at depth d tells of positions 1 … d: a request whose first n drafts were accepted reached position n + 1 and, if
-n < d, failed there. With fading counts of reached and passed,
+n < d, failed there. Requests of a type differ, so two pairs of fading counts are kept: of all requests lately, and of
+those that are in the batch now.
 
-    h_k = (m · q_k^g + passed_k) / (m + reached_k)        s_k = h_1 · … · h_k
+    L_k = (M · q_k^G + all passed_k) / (M + all reached_k)              the text type
+    h_k = (m b · L_k^g + passed_k) / (m b + reached_k)                  the b requests that are there
+    s_k = h_1 · … · h_k
 
-where q_k is the prior's rate at position k, m the requests that the prior weighs, and g = ln h_1 / ln q_1 (1 at k = 1):
-what the first draft says of the text moves the positions that were not tried lately, as one curve bent to another text.
-Counts fade per request and step seen, so that the estimate follows the text of the batch; nothing is seen at depth 0,
-and nothing fades there.
+where q_k is the prior's rate at position k, M the requests × steps that it weighs, m those that the type weighs in the
+estimate of one request, and G = ln L_1 / ln q_1, g = ln h_1 / ln L_1 (1 at k = 1): what the first draft says moves the
+positions that were not tried lately, as one curve bent to another text. Nothing is seen at depth 0, and nothing fades.
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ from itertools import pairwise
 from selector.core.depthsurvival import SlowRequests, accept_lengths, slow_accept_lengths
 from selector.errors import DomainError
 
-PRIOR_REQUESTS = 32.0
-HALF_LIFE_REQUESTS = 256.0
-"""Requests × steps after which what was seen counts half: 4 steps of a batch of 64, some seconds of one request."""
-_DERIVED_EVERY_FRAC = 1.0 / 16.0
-"""Of the half-life: what is seen in less would move the accept lengths by less than they are known."""
+PRIOR_REQUESTS = 128.0
+HALF_LIFE_REQUESTS = 8_192.0
+"""Requests × steps after which what was seen of the text type counts half: 128 steps of a batch of 64."""
+_TYPE_WEIGHT = 32.0
+"""m: about what a first draft varies by, squared, over what the rates of a type's requests do."""
+_RECENT_STEPS = 64.0
+"""Steps after which what was seen of the requests that are there counts half."""
+_DERIVED_EVERY = 16
+"""Requests × steps: what is seen in less would move the accept lengths by less than they are known."""
 _SURE = 1e-4
 """No rate is taken to be closer to 0 or 1 than this."""
 
@@ -33,12 +39,13 @@ class DepthAcceptance:
     """Accept lengths at every depth of one engine; deterministic, no clock. Not thread-safe."""
 
     __slots__ = (
+        "_all",
         "_fade",
         "_half_life",
-        "_passed",
         "_prior",
         "_prior_requests",
-        "_reached",
+        "_recent",
+        "_requests",
         "_slow",
         "_unread",
         "lengths",
@@ -61,9 +68,10 @@ class DepthAcceptance:
         self._prior_requests = prior_requests
         self._half_life = half_life_requests
         self._slow = slow
-        self._reached = [0.0] * len(prior)
-        self._passed = [0.0] * len(prior)
+        self._all = _Counts(len(prior))
+        self._recent = _Counts(len(prior))
         self._fade: dict[int, float] = {}
+        self._requests = 1
         self._unread = 0
         self.lengths: list[float] = []
         """Mean accept length by depth, 0 to the deepest."""
@@ -87,31 +95,31 @@ class DepthAcceptance:
         fade = self._fade.get(requests)
         if fade is None:
             fade = self._fade[requests] = 0.5 ** (requests / self._half_life)
-        reached, passed = self._reached, self._passed
-        here = requests
-        for k in range(len(reached)):
-            reached[k] *= fade
-            passed[k] *= fade
-            if k < depth:
-                reached[k] += here
-                here -= stopped[k]
-                passed[k] += here
+        self._all.add(stopped, requests, fade)
+        self._recent.add(stopped, requests, _RECENT_FADE)
+        self._requests = requests
         unread = self._unread
         self._unread += requests
         # Not from one pass alone: a large batch would have it worked out at every step.
-        if unread and self._unread >= self._half_life * _DERIVED_EVERY_FRAC:
+        if unread and self._unread >= _DERIVED_EVERY:
             self._derive()
         return True
 
+    def renew(self, requests: int, fresh: int) -> None:
+        """The batch has so many requests of the type now, `fresh` of which nothing has been seen of."""
+        stayed = requests - fresh
+        if stayed == self._requests and not fresh:
+            return
+        self._recent.keep(min(1.0, stayed / self._requests))
+        self._requests = max(1, requests)
+        self._derive()
+
     def survivals(self) -> list[float]:
         """s_k of every position."""
-        power, survival, curve = 1.0, 1.0, []
-        weight = self._prior_requests
-        for k, prior in enumerate(self._prior):
-            expected = prior if k == 0 else prior**power
-            rate = _inside((weight * expected + self._passed[k]) / (weight + self._reached[k]))
-            if k == 0:
-                power = math.log(rate) / math.log(prior)
+        of_type = self._all.rates(self._prior, self._prior_requests)
+        rates = self._recent.rates(of_type, _TYPE_WEIGHT * self._requests)
+        survival, curve = 1.0, []
+        for rate in rates:
             survival *= rate
             curve.append(survival)
         return curve
@@ -123,5 +131,46 @@ class DepthAcceptance:
         self.slow = slow_accept_lengths(curve, self._slow)
 
 
+class _Counts:
+    """How often each draft position was reached and passed, fading."""
+
+    __slots__ = ("passed", "reached")
+
+    def __init__(self, positions: int) -> None:
+        self.reached = [0.0] * positions
+        self.passed = [0.0] * positions
+
+    def add(self, stopped: Sequence[int], requests: int, fade: float) -> None:
+        """A pass of so many requests, of which `stopped[k]` had k drafts accepted and one refused."""
+        reached, passed = self.reached, self.passed
+        depth, here = len(stopped), requests
+        for k in range(len(reached)):
+            reached[k] *= fade
+            passed[k] *= fade
+            if k < depth:
+                reached[k] += here
+                here -= stopped[k]
+                passed[k] += here
+
+    def keep(self, frac: float) -> None:
+        """Only that part of it counts on."""
+        self.reached = [count * frac for count in self.reached]
+        self.passed = [count * frac for count in self.passed]
+
+    def rates(self, expected: Sequence[float], weight: float) -> list[float]:
+        """By position, from what is expected and what was counted; the first bends what is expected of the others."""
+        rates, power = list[float](), 1.0
+        for k, rate in enumerate(expected):
+            bent = rate if k == 0 else rate**power
+            found = _inside((weight * bent + self.passed[k]) / (weight + self.reached[k]))
+            if k == 0:
+                power = math.log(found) / math.log(rate)
+            rates.append(found)
+        return rates
+
+
 def _inside(rate: float) -> float:
     return min(max(rate, _SURE), 1.0 - _SURE)
+
+
+_RECENT_FADE = 0.5 ** (1.0 / _RECENT_STEPS)

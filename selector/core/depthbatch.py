@@ -9,7 +9,7 @@ A group is what targets are judged by; rows say whose accepted drafts teach what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -40,9 +40,10 @@ class Group(NamedTuple):
 class DepthBatch:
     """Immutable; made when requests join or leave, and looked at before every step."""
 
-    __slots__ = ("groups", "rows", "size", "tightest_ms")
+    __slots__ = ("fresh", "groups", "rows", "size", "tightest_ms")
 
-    def __init__(self, requests: Sequence[DepthRequest]) -> None:
+    def __init__(self, requests: Sequence[DepthRequest], fresh: Iterable[int] = ()) -> None:
+        """`fresh` are the places of those that were not in the batch that was looked at before."""
         self.size = len(requests)
         rows: dict[str, list[int]] = {}
         tightest: dict[str, float] = {}
@@ -57,6 +58,11 @@ class DepthBatch:
         self.rows = rows
         """Places of the requests of each text type."""
         self.groups = [Group(text_type, tightest[text_type], len(of_text)) for text_type, of_text in rows.items()]
+        self.fresh: dict[str, int] = {}
+        """How many of each text type nothing has been seen of."""
+        for place in fresh:
+            text_type = requests[place][0]
+            self.fresh[text_type] = self.fresh.get(text_type, 0) + 1
         self.tightest_ms = min(tightest.values(), default=inf)
         """`inf` where no request has a target."""
 

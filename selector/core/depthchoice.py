@@ -189,9 +189,10 @@ class DepthChoice:
 
     def _yields_at(self, batch: DepthBatch) -> dict[int, _Yield]:
         """By depth; worked out when the batch is another, or something was learnt."""
-        version = self.acceptance.version
         known = self._yields_of
-        if known is not None and known[0] is batch and known[1] == version:
+        if known is None or known[0] is not batch:
+            self.acceptance.renew(batch)
+        elif known[1] == self.acceptance.version:
             return self._yields
         groups = [
             (self.acceptance.of(text_type), target_ms, requests) for text_type, target_ms, requests in batch.groups
@@ -204,7 +205,7 @@ class DepthChoice:
                 if of_group_ms < longest_ms:
                     longest_ms = of_group_ms
             self._yields[depth] = tokens / batch.size, longest_ms
-        self._yields_of = batch, version
+        self._yields_of = batch, self.acceptance.version
         return self._yields
 
     @property

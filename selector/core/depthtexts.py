@@ -70,6 +70,12 @@ class DepthAcceptances:
         self.version += 1
         return used
 
+    def renew(self, batch: DepthBatch) -> None:
+        """Other requests are in the batch than before."""
+        for text_type, _, requests in batch.groups:
+            self.of(text_type).renew(requests, batch.fresh.get(text_type, 0))
+        self.version += 1
+
     def _begin(self, text_type: str) -> DepthAcceptance:
         if len(self._by_text) >= MOST_TEXTS:
             return self._by_text[UNTOLD_TEXT]

@@ -36,6 +36,7 @@ class BatchFacts:
         "_known",
         "_read_steps",
         "_requests",
+        "_there",
         "_untold",
         "batch",
         "context_tokens",
@@ -47,6 +48,7 @@ class BatchFacts:
         self._default_target_ms = math.inf if default_target_ms is None else default_target_ms
         self._untold = DepthRequest(UNTOLD_TEXT, self._default_target_ms)
         self._requests: Sequence[Any] | None = None
+        self._there: set[str] = set()
         self._known: dict[str, DepthRequest] = {}
         self._context_steps = self._read_steps = 0
         self.batch = DepthBatch([self._untold])
@@ -75,13 +77,19 @@ class BatchFacts:
         self._read_steps = 0
         changed = requests is not self._requests or self.batch.size != size
         if changed:
-            self.batch = DepthBatch(self._facts(requests) if requests else [self._untold] * size)
+            self.batch = self._looked_at(requests) if requests else DepthBatch([self._untold] * size)
         wait = CHANGED_CONTEXT_EVERY_STEPS if changed else CONTEXT_EVERY_STEPS
         if requests and (not self._requests or self._context_steps >= wait):
             self._context_steps = 0
             tokens = sum([len(each.origin_input_ids) + len(each.output_ids) for each in requests])
             self.context_tokens = tokens / len(requests)
         self._requests = requests
+
+    def _looked_at(self, requests: Sequence[Any]) -> DepthBatch:
+        before = self._there
+        self._there = {each.rid for each in requests}
+        fresh = [place for place, each in enumerate(requests) if each.rid not in before]
+        return DepthBatch(self._facts(requests), fresh)
 
     def _facts(self, requests: Sequence[Any]) -> list[DepthRequest]:
         known = self._known

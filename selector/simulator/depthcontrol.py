@@ -9,7 +9,7 @@ bounded by its passes, which are told once each, and by the changes of depth whi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from math import inf
 
 from selector.core.cost import StepCost
@@ -33,6 +33,7 @@ class DepthControl:
         self._deepest = max(step_at)
         self._asked_step = 0
         self._batch = DepthBatch(())
+        self._there: set[Hashable] = set()
         self._told: list[tuple[DepthPasses, int]] = []
         """Of the requests whose passes since then the rule has to be told: those, and how many they had before."""
         self.depth = self._deepest
@@ -77,7 +78,9 @@ class DepthControl:
         self._tell()
         jobs = decoding.jobs.values()
         if decoding.changed or not self._batch.size:
-            self._batch = DepthBatch([job.told for job in jobs])
+            before, self._there = self._there, set(decoding.jobs)
+            fresh = [place for place, key in enumerate(decoding.jobs) if key not in before]
+            self._batch = DepthBatch([job.told for job in jobs], fresh)
         depth, steps = self._engine.choose(self._batch, decoding.kv_tokens / len(jobs))
         if depth != self.depth:
             self._change(depth)

@@ -48,8 +48,36 @@ def test_what_the_first_draft_says_moves_the_positions_that_are_not_tried() -> N
 def test_it_follows_a_change_of_text_within_some_half_lives() -> None:
     acceptance = DepthAcceptance(geometric_survivals(0.8, 3), SLOW, half_life_requests=256.0)
     taught(acceptance, geometric_survivals(0.8, 3), 3, 200)
-    taught(acceptance, geometric_survivals(0.3, 3), 3, 100)
+    taught(acceptance, geometric_survivals(0.3, 3), 3, 300)
     assert acceptance.lengths[3] == pytest.approx(accept_lengths(geometric_survivals(0.3, 3))[3], abs=0.15)
+
+
+def test_a_request_is_known_by_its_own_drafts_and_forgotten_when_it_leaves() -> None:
+    acceptance = DepthAcceptance(geometric_survivals(0.5, 3), SLOW)
+    taught(acceptance, geometric_survivals(0.5, 3), 3, 300)
+    of_type = acceptance.lengths[3]
+    acceptance.renew(1, 1)
+    taught(acceptance, geometric_survivals(0.9, 3), 3, 200, batch=1)
+    good = acceptance.lengths[3]
+    assert good > of_type + 0.8
+    acceptance.renew(1, 0)
+    assert acceptance.lengths[3] == good
+    acceptance.renew(1, 1)
+    assert acceptance.lengths[3] == pytest.approx(of_type, abs=0.2)
+
+
+def test_of_many_requests_the_type_says_more_than_the_last_passes() -> None:
+    """The mean of 64 requests varies less than that of one, so a few unlucky passes say as little."""
+    moved = []
+    for batch in (1, 64):
+        acceptance = DepthAcceptance(geometric_survivals(0.5, 3), SLOW)
+        taught(acceptance, geometric_survivals(0.5, 3), 3, 8_192 // batch, batch=batch)
+        before = acceptance.survivals()[0]
+        acceptance.renew(batch, batch)
+        for _ in range(16):
+            acceptance.observe(3, [0] * batch if batch == 1 else [0] * 40 + [1] * 24)
+        moved.append(before - acceptance.survivals()[0])
+    assert moved[0] > 2.0 * moved[1] > 0.0
 
 
 @pytest.mark.parametrize(

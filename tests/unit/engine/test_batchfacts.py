@@ -8,7 +8,13 @@ from math import inf
 from typing import Any
 
 from selector.core.enginefields import TARGET_FIELD, TEXT_FIELD
-from selector.engine.batchfacts import CHANGED_CONTEXT_EVERY_STEPS, CONTEXT_EVERY_STEPS, BatchFacts
+from selector.engine.batchfacts import (
+    CHANGED_CONTEXT_EVERY_STEPS,
+    CONTEXT_EVERY_STEPS,
+    LARGE_BATCH,
+    READ_EVERY_STEPS,
+    BatchFacts,
+)
 
 _NUMBERS = count()
 
@@ -113,3 +119,27 @@ def test_requests_are_grouped_by_text_type_and_target_and_keep_their_places() ->
     assert facts.batch.rows == {"code": [0, 2], "romansh": [1], "": [3]}
     facts.update(requests[:1], 1)
     assert facts.batch.rows == {"code": [0]}
+
+
+def test_requests_that_joined_since_the_last_look_are_fresh() -> None:
+    facts = BatchFacts(None)
+    old, new = Req(text_type="code"), Req(text_type="romansh")
+    facts.update([old], 1)
+    assert facts.batch.fresh == {"code": 1}
+    facts.update([old, new], 2)
+    assert facts.batch.fresh == {"romansh": 1}
+
+
+def test_a_large_batch_is_looked_at_every_few_steps() -> None:
+    facts = BatchFacts(None)
+    requests = [Req(10.0) for _ in range(LARGE_BATCH)]
+    facts.update(requests, LARGE_BATCH)
+    looked = []
+    for _ in range(2 * READ_EVERY_STEPS):
+        requests = [*requests[1:], Req(5.0)]
+        facts.update(requests, LARGE_BATCH)
+        looked.append(facts.read_now)
+    assert sum(looked) == 2 and looked[READ_EVERY_STEPS - 1]
+    assert facts.batch.tightest_ms == 5.0
+    facts.read([Req(3.0)] * LARGE_BATCH, LARGE_BATCH)
+    assert facts.read_now and facts.batch.tightest_ms == 3.0
