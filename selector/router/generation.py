@@ -192,6 +192,8 @@ class Generation:
     def supersede(self) -> None:
         """Another one serves from now on."""
         self._serves = False
+        # A decision that waits for its request to be sent is of this section still.
+        self.state.dispatcher.settle()
         if self._section is not None:
             self._section.end()
 

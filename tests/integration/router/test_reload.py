@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from selector.core.controller import Controller
+from selector.core.types import Finish
 from selector.errors import InputError
 from selector.files.decision_log import DecisionEvent, EndEvent, StartEvent, read_decision_log, runs
 from selector.files.fleet import LoadedFleet, load_fleet_with_profiles
@@ -19,9 +20,11 @@ from selector.files.policy import load_policy_file
 from selector.files.trace import load_trace
 from selector.router.client import Incoming, Pausable
 from selector.router.configuration import Configuration
+from selector.router.request import ClientRequest
 from selector.router.routes import ROUTES
 from selector.router.wire import Headers
 from selector.simulator.replay import replay
+from tests.fleets import request_view
 from tests.integration.router.fake_upstream import (
     EAGLE3_K3,
     Exchange,
@@ -222,6 +225,21 @@ async def test_a_log_over_a_reload_is_complete_and_each_part_replays(tmp_path: P
         assert pairs
         assert [logged for logged, _ in pairs] == [again for _, again in pairs]
     assert len(load_trace(log).requests) == 5
+
+
+async def test_a_decision_whose_request_is_about_to_be_sent_is_in_the_log_of_before(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    async with FakeUpstream() as upstream, routed(upstream, decision_log=log) as router:
+        dispatcher = router.state.dispatcher
+        flight = dispatcher.place(
+            ClientRequest(
+                id="r", route=ROUTES[PATH], body=b"{}", arrival_s=0.0, fields={}, view=request_view("r"), streams=True
+            )
+        )
+        await router.reload(configured(fleet_of([upstream.url], ["none"])))
+        dispatcher.end(flight, Finish.CANCELLED)
+    told = [event for event in read_decision_log(log) if isinstance(event, (DecisionEvent, StartEvent, EndEvent))]
+    assert [type(event) for event in told] == [StartEvent, DecisionEvent, StartEvent, EndEvent]
 
 
 async def test_sighup_and_a_changed_file_reload_and_a_bad_file_is_refused(tmp_path: Path) -> None:
