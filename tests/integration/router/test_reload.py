@@ -20,6 +20,7 @@ from selector.files.policy import load_policy_file
 from selector.files.trace import load_trace
 from selector.router.client import Incoming, Pausable
 from selector.router.configuration import Configuration
+from selector.router.generation import Generation
 from selector.router.request import ClientRequest
 from selector.router.routes import ROUTES
 from selector.router.wire import Headers
@@ -227,17 +228,26 @@ async def test_a_log_over_a_reload_is_complete_and_each_part_replays(tmp_path: P
     assert len(load_trace(log).requests) == 5
 
 
-async def test_a_decision_whose_request_is_about_to_be_sent_is_in_the_log_of_before(tmp_path: Path) -> None:
+async def test_a_decision_whose_request_is_about_to_be_sent_is_in_the_log_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "log.jsonl"
     async with FakeUpstream() as upstream, routed(upstream, decision_log=log) as router:
-        dispatcher = router.state.dispatcher
-        flight = dispatcher.place(
-            ClientRequest(
-                id="r", route=ROUTES[PATH], body=b"{}", arrival_s=0.0, fields={}, view=request_view("r"), streams=True
+        dispatcher, replace, flights = router.state.dispatcher, router._replace, []
+
+        def replace_just_after_a_decision(new: Generation) -> None:
+            view = request_view("r")
+            route = ROUTES[PATH]
+            flights.append(
+                dispatcher.place(
+                    ClientRequest(id="r", route=route, body=b"{}", arrival_s=0.0, fields={}, view=view, streams=True)
+                )
             )
-        )
+            replace(new)
+
+        monkeypatch.setattr(router, "_replace", replace_just_after_a_decision)
         await router.reload(configured(fleet_of([upstream.url], ["none"])))
-        dispatcher.end(flight, Finish.CANCELLED)
+        dispatcher.end(flights[0], Finish.CANCELLED)
     told = [event for event in read_decision_log(log) if isinstance(event, (DecisionEvent, StartEvent, EndEvent))]
     assert [type(event) for event in told] == [StartEvent, DecisionEvent, StartEvent, EndEvent]
 
