@@ -203,6 +203,8 @@ def test_a_text_type_of_the_batch_that_would_miss_its_target_rules_a_depth_out()
     choice = mixed_choice(1.0, code=0.9, romansh=0.01)
     assert settle(choice, 8, 7.0) == 3  # of texts that nobody told apart
     assert {choice.choose(MIXED, 0.0) for _ in range(20)} == {0}
+    other_way = DepthBatch([DepthRequest("romansh", 7.0), DepthRequest("code", 7.0)])
+    assert choice.choose(other_way, 0.0) == 0
 
 
 def test_where_one_text_type_cannot_meet_its_target_the_others_do() -> None:

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,6 +133,43 @@ def test_it_learns_from_the_depth_that_a_pass_ran_at() -> None:
     steering = engine.policy.drafter_selector
     assert steering.unmatched == 0
     assert steering.choice.acceptance.of("").survivals() > before
+
+
+def test_prompts_take_from_the_targets_of_those_who_decode() -> None:
+    """10 ms a step at depth 1, so 6.7 ms a token: within 9 ms, until half of the time goes to prompts."""
+    engine = Engine(depth_file(prefill={"arm": "k3", "points": [[100, 10]]}))
+    decoding = batch_of(9.0)
+    assert engine.settled(decoding) == 1
+    prompts = batch_of(None)
+    prompts.forward_mode = SimpleNamespace(is_extend=lambda: True)
+    prompts.extend_num_tokens = 100
+    for _ in range(1_000):
+        announcing(engine.worker, prompts)
+        depth = engine.step(decoding)
+    assert depth == 3
+
+
+def test_of_a_large_batch_every_fourth_pass_teaches_and_so_does_a_trial() -> None:
+    options = {"dwell_steps": 0, "trial_every_steps": 10, "most_trial_steps": 10, "trial_requests": 8}
+    # Depth 1 would pay if its draft were right, which it never is.
+    depths = [
+        {"depth": depth, "arm": f"k{depth}", "rows": [[[0.0, 10.0, 0.0, j, 0.0]]] * 8}
+        for depth, j in ((0, 2.0), (1, 3.0))
+    ]
+    engine = Engine(depth_file(depths=depths, survivals=[0.01], options=options))
+    acceptance, choice = engine.policy.drafter_selector.choice.acceptance, engine.policy.drafter_selector.choice
+    taught, tried = [], []
+    batch = batch_of(*[30.0] * 16)
+    for _ in range(100):
+        before = acceptance.version
+        depth = engine.step(batch)
+        engine.worker.on_verify_complete_cpu([0] * 16, 16)
+        taught.append(acceptance.version > before)
+        tried.append(choice.trying)
+        assert depth == 0 or choice.trying
+    assert sum(tried) >= 5
+    assert all(learnt for learnt, trial in zip(taught, tried, strict=True) if trial)
+    assert 20 <= sum(taught) <= 45
 
 
 def test_a_result_of_another_size_teaches_nothing_and_the_next_one_does_again() -> None:

@@ -44,11 +44,13 @@ class Told:
     asked: list[tuple[int, float, float]] = field(default_factory=list)
     prompts: list[int] = field(default_factory=list)
     texts: list[set[str]] = field(default_factory=list)
+    fresh: list[dict[str, int]] = field(default_factory=list)
     heard: list[tuple[int, Sequence[Sequence[int]]]] = field(default_factory=list)
 
     def choose(self, batch: DepthBatch, context_tokens: float) -> DepthStretch:
         self.asked.append((batch.size, context_tokens, batch.tightest_ms))
         self.texts.append(set(batch.rows))
+        self.fresh.append(batch.fresh)
         return DepthStretch(self.depths[(len(self.asked) - 1) % len(self.depths)], self.steps)
 
     def verified(self, depth: int, passes: Sequence[Sequence[int]]) -> None:
@@ -139,6 +141,7 @@ def test_the_tightest_target_of_the_batch_counts() -> None:
     run(server(alone), job(0))
     assert alone.asked[0][2] == inf
     assert engine.texts == [{"", "code", "romansh"}, {"code", "romansh"}, {"romansh"}]
+    assert engine.fresh == [{"": 1, "code": 1, "romansh": 1}, {}, {}]
 
 
 def test_it_hears_of_every_prompt() -> None:
