@@ -93,6 +93,11 @@ live() { # live PLAN RESERVE_S [FLEET]: the plan's cells, of one fleet if it is 
   echo "live $1 ${3:-} until $SECONDS s"
 }
 
+left_of() { # left_of PLAN [FLEET]: whether cells of the plan, of one fleet if it is named, are still to be measured
+  python3 "$work/repo/bench/live/run.py" --plan "$work/repo/bench/live/$1.toml" --out "$work/live" --list \
+    ${2:+--fleet "$2"} | grep '^left ' >/dev/null
+}
+
 declare -A held=()
 
 raise() { # raise PLAN FLEET [--one-by-one]: starts servers in the background

@@ -37,7 +37,8 @@ first_gpu() { # first_gpu RESERVE_S
 }
 
 # Depths and verify budgets chosen inside one engine; on one GPU after what needs the servers of one-server.toml anyway:
-#   one GPU, 1,650 s:  up 165, router-cost 68, three-on-one 300, ramp 6 cells of 50; depth-adaptive up 120, its 6; compact 420
+#   one GPU, 840 s:    depth-adaptive up 120, its 6 cells of 50; compact 420; without rows of them, first up 105,
+#                      router-cost 65, three-on-one 280, the fixed depths of the ramp 265 (measured)
 #   two GPUs, 1,050 s: both fleets at once; compact on one, what the sweep of Qwen3-8B lacks on the other
 stretch_engine() {
   if two_gpus; then
@@ -59,12 +60,14 @@ stretch_engine() {
     wait "$second"
     return
   fi
-  raise one-server four-on-one
-  hold one-server four-on-one || return 0
-  live router-cost 850
-  live three-on-one 850
-  live ramp 500 depth-fixed
-  release four-on-one
+  if left_of router-cost || left_of three-on-one || left_of ramp depth-fixed; then
+    raise one-server four-on-one
+    hold one-server four-on-one || return 0
+    live router-cost 850
+    live three-on-one 850
+    live ramp 500 depth-fixed
+    release four-on-one
+  fi
   raise ramp depth-adaptive
   hold ramp depth-adaptive || return 0
   live ramp 60 depth-adaptive
