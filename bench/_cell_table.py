@@ -33,9 +33,11 @@ def run_table(
     run_cell: Callable[[Cell], dict[str, Any]],
     print_summary: Callable[[Path], None],
     provenance: Callable[[], dict[str, object]],
+    run_anew: Callable[[Cell, str], object] | None = None,
 ) -> None:
     """Runs the cells that the file lacks, or only judges those that are there.
 
+    `run_anew` gives one of a cell's `results` by its name; a file in which it replaced one says so in its first line.
     `provenance` is the first line of a new file, `about` the docstring of the script. `cell_type` makes a cell of the
     fields that its row names too; cells are slotted and can be compared.
     """
@@ -43,12 +45,24 @@ def run_table(
     parser.add_argument("--rows", type=Path, required=True, help="JSON lines; cells that are there are not run again")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--summary", action="store_true", help="only judge the rows that are there")
+    if run_anew is not None:
+        parser.add_argument(
+            "--anew", metavar="RUN", help="only run this one of each cell again, and put it in its place"
+        )
     options = parser.parse_args()
-    if not options.summary:
-        lines = options.rows.read_text(encoding="utf-8").splitlines() if options.rows.exists() else []
-        known = [json.loads(line) for line in lines]
-        fields = cell_type.__slots__  # type: ignore[attr-defined]
-        done = {cell_type(**{name: row[name] for name in fields}) for row in known if "part" in row}
+    lines = options.rows.read_text(encoding="utf-8").splitlines() if options.rows.exists() else []
+    known = [json.loads(line) for line in lines]
+    fields = cell_type.__slots__  # type: ignore[attr-defined]
+    cells = [cell_type(**{name: row[name] for name in fields}) for row in known if "part" in row]
+    if run_anew is not None and options.anew:
+        with ProcessPoolExecutor(options.processes) as pool:
+            found = list(pool.map(run_anew, cells, [options.anew] * len(cells)))
+        for row, result in zip((row for row in known if "part" in row), found, strict=True):
+            row["results"][options.anew] = result
+        known[0].setdefault("anew", {})[options.anew] = made_by()
+        options.rows.write_text("".join(json.dumps(row) + "\n" for row in known), encoding="utf-8")
+    elif not options.summary:
+        done = set(cells)
         with options.rows.open("a", encoding="utf-8") as out, ProcessPoolExecutor(options.processes) as pool:
             if not known:
                 print(json.dumps(provenance()), file=out, flush=True)

@@ -89,27 +89,44 @@ def load_of(cell: Cell) -> tuple[Load, Window, float]:
     return ClosedLoop(named, [(0.0, clients)]), Window(), float("inf")
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What serves a cell."""
+
+    name: str
+    arms: Sequence[str]
+    gpus: Sequence[str]
+    policy: str
+
+
+def choices() -> Iterator[Choice]:
+    """All that are compared in a cell."""
+    for arm in (*IN_ENGINE, *FIXED):
+        yield Choice(f"{'in engine' if arm in IN_ENGINE else 'fixed'} {arm}", [arm], ["gpu0"], "least_loaded")
+    for policy in CO_LOCATED_POLICIES:
+        yield Choice(f"co-located {policy}", FIXED, ["gpu0"] * len(FIXED), policy)
+    for arm in FIXED:
+        for policy in ("static", "pack"):
+            yield Choice(f"two GPUs {policy}:{arm}", [arm, arm], ["gpu0", "gpu1"], f"{policy}:{arm}")
+    for policy in TWO_ARMS_POLICIES:
+        yield Choice(f"two GPUs {'+'.join(TWO_ARMS)} {policy}", TWO_ARMS, ["gpu0", "gpu1"], policy)
+
+
 def run_cell(cell: Cell) -> dict[str, object]:
     """All runs of a cell."""
-    results: dict[str, dict[str, object]] = {}
+    return {**asdict(cell), "results": {choice.name: _served(cell, choice) for choice in choices()}}
+
+
+def run_anew(cell: Cell, name: str) -> dict[str, object]:
+    """One run of a cell. Raises `KeyError` for a name that no choice has."""
+    return _served(cell, {choice.name: choice for choice in choices()}[name])
+
+
+def _served(cell: Cell, choice: Choice) -> dict[str, object]:
     load, window, until_s = load_of(cell)
     with TemporaryDirectory() as folder:
-        in_engine = exported(Path(folder), cell.target_ms)
-
-        def run(name: str, arms: Sequence[str], gpus: Sequence[str], policy: str) -> None:
-            fleet = fleet_of(arms, gpus, in_engine)
-            results[name] = short(simulate_policy(fleet, load, policy, seed=cell.seed, window=window, until_s=until_s))
-
-        for arm in (*IN_ENGINE, *FIXED):
-            run(f"{'in engine' if arm in IN_ENGINE else 'fixed'} {arm}", [arm], ["gpu0"], "least_loaded")
-        for policy in CO_LOCATED_POLICIES:
-            run(f"co-located {policy}", FIXED, ["gpu0"] * len(FIXED), policy)
-        for arm in FIXED:
-            for policy in ("static", "pack"):
-                run(f"two GPUs {policy}:{arm}", [arm, arm], ["gpu0", "gpu1"], f"{policy}:{arm}")
-        for policy in TWO_ARMS_POLICIES:
-            run(f"two GPUs {'+'.join(TWO_ARMS)} {policy}", TWO_ARMS, ["gpu0", "gpu1"], policy)
-    return {**asdict(cell), "results": results}
+        fleet = fleet_of(choice.arms, choice.gpus, exported(Path(folder), cell.target_ms))
+        return short(simulate_policy(fleet, load, choice.policy, seed=cell.seed, window=window, until_s=until_s))
 
 
 def provenance() -> dict[str, object]:
@@ -166,7 +183,7 @@ def _attained(result: dict[str, Any]) -> str:
 
 def main() -> None:
     """Runs the missing cells, or judges."""
-    run_table(__doc__ or "", Cell, all_cells, run_cell, print_summary, provenance)
+    run_table(__doc__ or "", Cell, all_cells, run_cell, print_summary, provenance, run_anew)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from planner_table import made_up, short
 
 from selector.simulator.arrivals import ClosedLoop
 from selector.simulator.trial import simulate_policy
+
+BENCH = Path(__file__).parents[3] / "bench"
 
 
 def test_every_cell_has_a_load_with_its_clients_texts_and_target() -> None:
@@ -49,3 +53,16 @@ def test_where_drafting_pays_the_plugin_takes_less_than_sglangs_schedule(tmp_pat
     assert 0.98 < against(row, PLUGIN, "fixed")["ratio"] < 1.02
     assert against(row, OWN_SCHEDULE, "fixed")["ratio"] > 1.1
     assert against(row, PLUGIN, "co-located")["ratio"] is None
+
+
+def test_one_run_of_every_cell_can_be_made_anew(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    cell = {"part": "steady", "mix": "code", "target_ms": None, "clients": "1", "seed": 0}
+    before = {"in engine eagle3-plugin": {"j": 9.0}, "fixed none": {"j": 2.0}}
+    rows.write_text(json.dumps({"benchmark": "x"}) + "\n" + json.dumps({**cell, "results": before}) + "\n")
+    command = [sys.executable, BENCH / "depth_fleet_table.py", "--rows", rows, "--anew", "fixed none"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    head, row = (json.loads(line) for line in rows.read_text().splitlines())
+    assert head["anew"]["fixed none"]["python"], ran.stderr
+    assert row["results"]["in engine eagle3-plugin"] == {"j": 9.0}
+    assert row["results"]["fixed none"]["requests"] > 50
