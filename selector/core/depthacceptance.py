@@ -29,8 +29,10 @@ _TYPE_WEIGHT = 32.0
 """m: about what a first draft varies by, squared, over what the rates of a type's requests do."""
 _RECENT_STEPS = 64.0
 """Steps after which what was seen of the requests that are there counts half."""
-_DERIVED_EVERY = 16
-"""Requests × steps: what is seen in less would move the accept lengths by less than they are known."""
+_DERIVED_AFTER = 8
+"""Requests × steps, and one pass more: what is seen in less moves the accept lengths by less than they are known."""
+_DERIVED_BELOW_FRAC = 0.7
+"""… and so does what was seen of less than three in ten of the requests that have left."""
 _SURE = 1e-4
 """No rate is taken to be closer to 0 or 1 than this."""
 
@@ -42,12 +44,14 @@ class DepthAcceptance:
         "_all",
         "_fade",
         "_half_life",
+        "_kept_frac",
         "_prior",
         "_prior_requests",
         "_recent",
         "_requests",
         "_slow",
         "_unread",
+        "derived",
         "lengths",
         "slow",
     )
@@ -73,6 +77,9 @@ class DepthAcceptance:
         self._fade: dict[int, float] = {}
         self._requests = 1
         self._unread = 0
+        self._kept_frac = 1.0
+        self.derived = 0
+        """How often the accept lengths were worked out."""
         self.lengths: list[float] = []
         """Mean accept length by depth, 0 to the deepest."""
         self.slow: list[float] = []
@@ -98,21 +105,21 @@ class DepthAcceptance:
         self._all.add(stopped, requests, fade)
         self._recent.add(stopped, requests, _RECENT_FADE)
         self._requests = requests
-        unread = self._unread
         self._unread += requests
-        # Not from one pass alone: a large batch would have it worked out at every step.
-        if unread and self._unread >= _DERIVED_EVERY:
+        if self._unread >= _DERIVED_AFTER + requests:
             self._derive()
         return True
 
     def renew(self, requests: int, fresh: int) -> None:
         """The batch has so many requests of the type now, `fresh` of which nothing has been seen of."""
-        stayed = requests - fresh
-        if stayed == self._requests and not fresh:
-            return
-        self._recent.keep(min(1.0, stayed / self._requests))
+        kept_frac = min(1.0, (requests - fresh) / self._requests)
         self._requests = max(1, requests)
-        self._derive()
+        if kept_frac == 1.0:
+            return
+        self._recent.keep(kept_frac)
+        self._kept_frac *= kept_frac
+        if self._kept_frac < _DERIVED_BELOW_FRAC:
+            self._derive()
 
     def survivals(self) -> list[float]:
         """s_k of every position."""
@@ -126,6 +133,8 @@ class DepthAcceptance:
 
     def _derive(self) -> None:
         self._unread = 0
+        self._kept_frac = 1.0
+        self.derived += 1
         curve = self.survivals()
         self.lengths = accept_lengths(curve)
         self.slow = slow_accept_lengths(curve, self._slow)

@@ -41,7 +41,7 @@ class DepthAcceptances:
         self.slow = slow
         """Which request targets are judged by."""
         self.version = 0
-        """Another number whenever something was learnt."""
+        """Another number whenever accept lengths are others."""
         self._by_text: dict[str, DepthAcceptance] = {}
         for text_type, curve in self._priors.items():
             if len(curve) != len(prior):
@@ -66,15 +66,19 @@ class DepthAcceptances:
         alone = len(batch.rows) == 1
         for text_type, rows in batch.rows.items():
             of_text = accepted if alone else [accepted[row] for row in rows]
-            used &= self.of(text_type).observe(depth, of_text)
-        self.version += 1
+            acceptance = self.of(text_type)
+            before = acceptance.derived
+            used &= acceptance.observe(depth, of_text)
+            self.version += acceptance.derived - before
         return used
 
     def renew(self, batch: DepthBatch) -> None:
         """Other requests are in the batch than before."""
         for text_type, _, requests in batch.groups:
-            self.of(text_type).renew(requests, batch.fresh.get(text_type, 0))
-        self.version += 1
+            acceptance = self.of(text_type)
+            before = acceptance.derived
+            acceptance.renew(requests, batch.fresh.get(text_type, 0))
+            self.version += acceptance.derived - before
 
     def _begin(self, text_type: str) -> DepthAcceptance:
         if len(self._by_text) >= MOST_TEXTS:

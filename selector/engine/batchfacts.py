@@ -20,8 +20,10 @@ CHANGED_CONTEXT_EVERY_STEPS = 8
 """At high load requests come and go at almost every step: what one of them does to the mean is as little."""
 
 LARGE_BATCH = 8
-READ_EVERY_STEPS = 4
-"""A batch so large is not looked at before every step: of its make-up, too, one request more or less is little."""
+LOOKED_AT_PER_STEP = 4
+LEAST_WAIT_STEPS = 4
+"""A batch so large is not looked at before every step, but so that at most so many of its requests come to a step: of
+its make-up, too, one request more or less is little."""
 
 _MOST_GONE = 256
 """Requests that have left of which facts are kept until they are cleared away together."""
@@ -66,9 +68,10 @@ class BatchFacts:
         """
         self._context_steps += 1
         self._read_steps += 1
-        large = min(size, self.batch.size) >= LARGE_BATCH
+        smaller = min(size, self.batch.size)
+        wait = max(LEAST_WAIT_STEPS, smaller // LOOKED_AT_PER_STEP) if smaller >= LARGE_BATCH else 1
         self.read_now = False
-        if not large or self._read_steps >= READ_EVERY_STEPS or (requests is None) != (self._requests is None):
+        if self._read_steps >= wait or (requests is None) != (self._requests is None):
             self.read(requests, size)
 
     def read(self, requests: Sequence[Any] | None, size: int) -> None:

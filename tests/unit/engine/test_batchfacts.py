@@ -7,12 +7,15 @@ from itertools import count
 from math import inf
 from typing import Any
 
+import pytest
+
 from selector.core.enginefields import TARGET_FIELD, TEXT_FIELD
 from selector.engine.batchfacts import (
     CHANGED_CONTEXT_EVERY_STEPS,
     CONTEXT_EVERY_STEPS,
     LARGE_BATCH,
-    READ_EVERY_STEPS,
+    LEAST_WAIT_STEPS,
+    LOOKED_AT_PER_STEP,
     BatchFacts,
 )
 
@@ -130,16 +133,17 @@ def test_requests_that_joined_since_the_last_look_are_fresh() -> None:
     assert facts.batch.fresh == {"romansh": 1}
 
 
-def test_a_large_batch_is_looked_at_every_few_steps() -> None:
+@pytest.mark.parametrize(("size", "wait"), [(LARGE_BATCH, LEAST_WAIT_STEPS), (64, 64 // LOOKED_AT_PER_STEP)])
+def test_a_large_batch_is_looked_at_every_few_steps(size: int, wait: int) -> None:
     facts = BatchFacts(None)
-    requests = [Req(10.0) for _ in range(LARGE_BATCH)]
-    facts.update(requests, LARGE_BATCH)
+    requests = [Req(10.0) for _ in range(size)]
+    facts.update(requests, size)
     looked = []
-    for _ in range(2 * READ_EVERY_STEPS):
+    for _ in range(2 * wait):
         requests = [*requests[1:], Req(5.0)]
-        facts.update(requests, LARGE_BATCH)
+        facts.update(requests, size)
         looked.append(facts.read_now)
-    assert sum(looked) == 2 and looked[READ_EVERY_STEPS - 1]
+    assert sum(looked) == 2 and looked[wait - 1]
     assert facts.batch.tightest_ms == 5.0
-    facts.read([Req(3.0)] * LARGE_BATCH, LARGE_BATCH)
+    facts.read([Req(3.0)] * size, size)
     assert facts.read_now and facts.batch.tightest_ms == 3.0

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from selector.core.depthbatch import DepthBatch
 from selector.core.enginefields import TARGET_FIELD
 from selector.engine import plugin
 from selector.engine.depthpolicy import announcing, steered
@@ -149,7 +150,7 @@ def test_prompts_take_from_the_targets_of_those_who_decode() -> None:
     assert depth == 3
 
 
-def test_of_a_large_batch_every_fourth_pass_teaches_and_so_does_a_trial() -> None:
+def test_of_a_large_batch_every_fourth_pass_teaches_and_so_does_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"dwell_steps": 0, "trial_every_steps": 10, "most_trial_steps": 10, "trial_requests": 8}
     # Depth 1 would pay if its draft were right, which it never is.
     depths = [
@@ -157,14 +158,21 @@ def test_of_a_large_batch_every_fourth_pass_teaches_and_so_does_a_trial() -> Non
         for depth, j in ((0, 2.0), (1, 3.0))
     ]
     engine = Engine(depth_file(depths=depths, survivals=[0.01], options=options))
-    acceptance, choice = engine.policy.drafter_selector.choice.acceptance, engine.policy.drafter_selector.choice
+    choice = engine.policy.drafter_selector.choice
+    observe, heard = choice.acceptance.observe, list[int]()
+
+    def noted(depth: int, accepted: list[int], batch: DepthBatch) -> bool:
+        heard.append(depth)
+        return bool(observe(depth, accepted, batch))
+
+    monkeypatch.setattr(type(choice.acceptance), "observe", lambda self, *arguments: noted(*arguments))
     taught, tried = [], []
     batch = batch_of(*[30.0] * 16)
     for _ in range(100):
-        before = acceptance.version
+        before = len(heard)
         depth = engine.step(batch)
         engine.worker.on_verify_complete_cpu([0] * 16, 16)
-        taught.append(acceptance.version > before)
+        taught.append(len(heard) > before)
         tried.append(choice.trying)
         assert depth == 0 or choice.trying
     assert sum(tried) >= 5
