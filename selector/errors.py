@@ -38,6 +38,10 @@ class InputError(SelectorError):
         self.problem = problem
         self.remedy = remedy
 
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str]]:
+        # An exception is made again of its one message, which is not how this one is made.
+        return type(self), (self.where, self.problem, self.remedy)
+
 
 class UsageError(InputError):
     """Options of a command that do not go together."""
