@@ -13,10 +13,21 @@ from selector.core.types import Capability
 _GRAMMAR_FIELDS = ("json_schema", "regex", "ebnf", "structural_tag")
 _RESPONSE_FORMATS = frozenset({"json_schema", "json_object", "structural_tag"})
 _NEUTRAL_PENALTIES = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+_TOOL_FIELDS = ("tools", "functions")
+_LOGPROB_FIELDS = ("top_logprobs", "return_logprob", "token_ids_logprob")
+_NESTED = "sampling_params"
+_FORMAT_FIELDS = frozenset({"response_format", _NESTED, *_GRAMMAR_FIELDS})
+_ASKING_FIELDS = _FORMAT_FIELDS.union(
+    _TOOL_FIELDS, _NEUTRAL_PENALTIES, _LOGPROB_FIELDS, ("logprobs", "return_hidden_states")
+)
+"""A body without any of these asks for nothing: most are, and that is seen at once."""
+_NOTHING: frozenset[Capability] = frozenset()
 
 
 def needs(body: Mapping[str, object]) -> frozenset[Capability]:
     """What the backend must be able to do for this body. `JSON_SCHEMA` stands for any grammar that binds the answer."""
+    if _ASKING_FIELDS.isdisjoint(body):
+        return _NOTHING
     found: set[Capability] = set()
     if output_format(body) is not None:
         found.add(Capability.JSON_SCHEMA)
@@ -34,17 +45,17 @@ def needs(body: Mapping[str, object]) -> frozenset[Capability]:
 
 def offered_tools(body: Mapping[str, object]) -> list[object]:
     """The tools (or `functions`, as the older API called them) that the model sees; none under `tool_choice: none`."""
-    if body.get("tool_choice") == "none":
-        return []
-    for field in ("tools", "functions"):
+    for field in _TOOL_FIELDS:
         offered = body.get(field)
         if isinstance(offered, list) and offered:
-            return offered
+            return [] if body.get("tool_choice") == "none" else offered
     return []
 
 
 def output_format(body: Mapping[str, object]) -> str | None:
     """What constrains the answer: `json_schema`, `json_object`, `regex`, `ebnf`, `structural_tag`, or `None`."""
+    if _FORMAT_FIELDS.isdisjoint(body):
+        return None
     response_format = body.get("response_format")
     if isinstance(response_format, Mapping):
         kind = response_format.get("type")
@@ -60,7 +71,7 @@ def output_format(body: Mapping[str, object]) -> str | None:
 
 def _options(body: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     yield body
-    nested = body.get("sampling_params")
+    nested = body.get(_NESTED)
     if nested is None:
         return
     for options in nested if isinstance(nested, list) else [nested]:
@@ -73,7 +84,7 @@ def _wants_logprobs(options: Mapping[str, object]) -> bool:
     logprobs = options.get("logprobs")
     if isinstance(logprobs, int) and logprobs is not False:
         return True
-    return any(_asks(options.get(name)) for name in ("top_logprobs", "return_logprob", "token_ids_logprob"))
+    return any(_asks(options.get(name)) for name in _LOGPROB_FIELDS)
 
 
 def _asks(value: object) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from selector.core.quickinit import quick_init
 from selector.core.requestneeds import offered_tools, output_format
 from selector.core.textsample import content_texts, ends, sample, utf8_bytes
 
@@ -28,6 +29,7 @@ SYSTEM_SAMPLE_CHARS = SYSTEM_HEAD_CHARS + SYSTEM_TAIL_CHARS
 """Most characters of `RequestText.system`."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestText:
     """A request as the text classifier sees it: bounded text and the facts of its structure."""
@@ -82,7 +84,7 @@ class RequestText:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to judge: no readable text, no tools, no output format."""
-        return not (self.has_tools or self.output_format or self.text.strip() or self.system.strip())
+        return not (self.tools or self.output_format or self.text.strip() or self.system.strip())
 
 
 _ROLES = {"developer": "system", "function": "tool"} | {role: role for role in ("system", "user", "assistant", "tool")}
@@ -103,7 +105,8 @@ class _Tally:
         self.texts.extend(texts)
         self.chars += chars
         self.byte_count += scale * sum(map(utf8_bytes, texts))
-        self.longest_chars = max(self.longest_chars, chars)
+        if chars > self.longest_chars:
+            self.longest_chars = chars
 
 
 def extract(body: Mapping[str, object]) -> RequestText:
@@ -121,15 +124,17 @@ def _extract_chat(body: Mapping[str, object], messages: list[object]) -> Request
     roles: list[str] = []
     tool_calls = 0
     for message in visited:
-        if not isinstance(message, Mapping):
+        if not isinstance(message, dict):
             continue
         named = message.get("role")
         role = _ROLES.get(named, "other") if isinstance(named, str) else "other"
         roles.append(role)
         texts, parts_scale = content_texts(message.get("content"))
-        arguments = _call_arguments(message)
-        tool_calls += len(arguments)
-        (system if role == "system" else dialogue).add([*texts, *arguments], parts_scale)
+        if "tool_calls" in message or "function_call" in message:
+            arguments = _call_arguments(message)
+            tool_calls += len(arguments)
+            texts = [*texts, *arguments]
+        (system if role == "system" else dialogue).add(texts, parts_scale)
     tools = offered_tools(body)
     text = sample(dialogue.texts, TEXT_HEAD_CHARS, TEXT_TAIL_CHARS)
     return RequestText(
@@ -180,8 +185,6 @@ def _extract_prompt(body: Mapping[str, object], prompt: object) -> RequestText:
 def _call_arguments(message: Mapping[str, object]) -> list[str]:
     """The arguments of a message's tool calls, one string a call (empty where they are not a string)."""
     calls, older_call = message.get("tool_calls"), message.get("function_call")
-    if calls is None and older_call is None:
-        return []
     listed: list[object] = ends(calls)[0] if isinstance(calls, list) else []
     functions = [call.get("function") for call in listed if isinstance(call, Mapping)]
     functions.append(older_call)
@@ -190,8 +193,9 @@ def _call_arguments(message: Mapping[str, object]) -> list[str]:
 
 
 def _code_fence_frac(text: str) -> float:
-    fenced = text.split("```")[1::2]
-    return sum(map(len, fenced)) / len(text) if fenced else 0.0
+    if "```" not in text:
+        return 0.0
+    return sum(map(len, text.split("```")[1::2])) / len(text)
 
 
 def _json_bytes(value: list[object]) -> int:

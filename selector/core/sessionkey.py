@@ -63,7 +63,7 @@ def _opening(messages: list[object]) -> tuple[str, str]:
     """Bounded text of the system messages before the first user message, and of that message."""
     system: list[str] = []
     for message in messages[:EXAMINED_ITEMS]:
-        if not isinstance(message, Mapping):
+        if not isinstance(message, dict):
             continue
         role = message.get("role")
         texts, _ = content_texts(message.get("content"))

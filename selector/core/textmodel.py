@@ -11,7 +11,7 @@ ship as data and come in as arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,7 +90,7 @@ def rule_scores(evidence: Iterable[Evidence]) -> list[float]:
 
 def evidence_of(words: Words, request: RequestText) -> list[Evidence]:
     """What the request's fields and its text say by rule."""
-    return [*_structure(request), *evidence_in(words, request)]
+    return _structure(request) + evidence_in(words, request)
 
 
 def gram_sum(grams: Hashes, weights: Floats) -> Floats:
@@ -134,16 +134,18 @@ def sign_evidence(request: RequestText, model: TextModel, text_type: str, count:
     return [(SIGNS[place], float(nats[place])) for place in strongest if nats[place] > 0]
 
 
-def _structure(text: RequestText) -> Iterator[Evidence]:
+def _structure(text: RequestText) -> list[Evidence]:
     """What the request's fields say. The weights outdo what text rules usually add up to, in order of precedence."""
-    if text.has_tools:
-        yield Evidence("tool_call", 22.0, "tools offered ({:.0f})", text.tools)
+    found: list[Evidence] = []
+    if text.tools:
+        found.append(Evidence("tool_call", 22.0, "tools offered ({:.0f})", text.tools))
         if text.is_dialogue or text.roles.count("user") > 1:
-            yield Evidence("agentic", 26.0, "a dialogue with tools at hand")
+            found.append(Evidence("agentic", 26.0, "a dialogue with tools at hand"))
         elif text.system:
             ruling_frac = min(1.0, len(text.system) / _RULING_SYSTEM_CHARS)
-            yield Evidence("agentic", 26.0 * ruling_frac, "a system prompt that rules how tools are used")
-    if text.tool_messages or text.tool_calls:
-        yield Evidence("agentic", 28.0, "tool results so far ({:.0f})", text.tool_messages)
+            found.append(Evidence("agentic", 26.0 * ruling_frac, "a system prompt that rules how tools are used"))
+    if text.tool_calls or "tool" in text.roles:
+        found.append(Evidence("agentic", 28.0, "tool results so far ({:.0f})", text.tool_messages))
     if text.output_format:
-        yield Evidence("structured_output", 18.0, f"answer bound to {text.output_format}")
+        found.append(Evidence("structured_output", 18.0, f"answer bound to {text.output_format}"))
+    return found

@@ -9,11 +9,12 @@ weight, a share that is usual in other texts gives none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from operator import add
+from typing import NamedTuple, TypeAlias
 
 from selector.core import textlexicon as lexicon
 from selector.core.requesttext import RequestText
+from selector.core.textwords import TOPIC_AT as _AT
 from selector.core.textwords import Words, cut, topics_in
 
 _INTO_LANGUAGE = re.compile(
@@ -49,6 +50,8 @@ _TOOL_TURN = re.compile(
 )
 _JSON_FORM = re.compile(r"""\{\s*["'][\w -]+["']\s*:""")
 _FORM_WORDS = ("format", "schema", "form", "fields", "keys", "structure", "object", "reply with", "respond with")
+_LONG_CHARS = (7_500, 9_500)
+"""A text this long may be a document, and one that long is."""
 _PROGRAMMING_SIGNS = ("c++", "c#", ".js", ".py", "node.js", ".net ")
 _MAYBE_PROGRAMMING = re.compile(r"\.(?:js|py|net )")
 """Found where one of the signs with a stop is, in one pass."""
@@ -71,6 +74,10 @@ class Evidence(NamedTuple):
         return self.form.format(self.seen)
 
 
+Found: TypeAlias = list[Evidence]
+"""What rules have found so far: each adds to it."""
+
+
 def text_evidence(request: RequestText) -> list[Evidence]:
     """What the sampled text of a request says; empty when it holds nothing to read."""
     return evidence_in(cut(request.text), request)
@@ -79,68 +86,70 @@ def text_evidence(request: RequestText) -> list[Evidence]:
 def evidence_in(words: Words, request: RequestText) -> list[Evidence]:
     """`text_evidence` of a request whose text is cut already."""
     code_lines = len(_CODE_LINE.findall(f"\n{words.text}")) if words.total < 40 or "\n" in words.text else 0
-    return [
-        *_orders(words, request),
-        *_dialogue_with_tools(words, request),
-        *_language(words),
-        *_answer_language(words),
-        *_length(request),
-        *_code(words, request, code_lines),
-        *_math(words, has_code=code_lines > 0 or request.code_fence_frac > 0),
-        *_news(words),
-        *_conversation(words),
-    ]
+    found: Found = []
+    _orders(words, request, found)
+    _dialogue_with_tools(words, request, found)
+    _language(words, found)
+    _answer_language(words, found)
+    if request.longest_chars > _LONG_CHARS[0]:
+        _length(request, found)
+    _code(words, request, code_lines, found)
+    _math(words, found, has_code=code_lines > 0 or request.code_fence_frac > 0)
+    _news(words, found)
+    _conversation(words, found)
+    return found
 
 
-def _orders(words: Words, request: RequestText) -> Iterator[Evidence]:
+def _orders(words: Words, request: RequestText, found: Found) -> None:
     """How to answer: with tools, over several steps, as JSON. System prompts say so as often as users do."""
-    text, lowered, topics = words.text, words.lowered, words.topic_words
+    text, lowered, topics = words.text, words.lowered, words.topics
     if request.system:
-        in_system = topics_in(request.system)
-        topics = {topic: count + in_system[topic] for topic, count in topics.items()}
+        topics = tuple(map(add, topics, topics_in(request.system)))
         text, lowered = f"{request.system}\n{text}", f"{request.system.lower()}\n{lowered}"
-    if topics[lexicon.TOOLS]:
-        yield from _tools_in_text(text, lowered, topics[lexicon.TOOL_OFFERS], is_dialogue=request.is_dialogue)
-        orders = topics[lexicon.STEP_ORDERS]
+    if topics[_AT[lexicon.TOOLS]]:
+        _tools_in_text(text, lowered, topics[_AT[lexicon.TOOL_OFFERS]], found, is_dialogue=request.is_dialogue)
+        orders = topics[_AT[lexicon.STEP_ORDERS]]
         if orders:
-            yield Evidence("agentic", min(6.0 * orders, 20.0), "orders for several steps ({})", orders)
+            found.append(Evidence("agentic", min(6.0 * orders, 20.0), "orders for several steps ({})", orders))
     if "{" in lowered or "json" in lowered:
-        yield from _json_in_text(lowered, topics[lexicon.JSON_ORDERS])
+        _json_in_text(lowered, topics[_AT[lexicon.JSON_ORDERS]], found)
 
 
-def _tools_in_text(text: str, lowered: str, offers: int, *, is_dialogue: bool) -> Iterator[Evidence]:
+def _tools_in_text(text: str, lowered: str, offers: int, found: Found, *, is_dialogue: bool) -> None:
     text_type = "agentic" if is_dialogue else "tool_call"
     described = len(_TOOL_LIST.findall(text)) if "name" in lowered else 0
     if described:
-        yield Evidence(text_type, 16.0, "tools listed in the text ({})", described)
+        found.append(Evidence(text_type, 16.0, "tools listed in the text ({})", described))
     elif offers:
         signatures = len(_SIGNATURE.findall(text))
         weight = min(2.0 + 2.0 * offers + 2.0 * signatures, 12.0)
-        yield Evidence(text_type, weight, "tools offered in the text ({})", offers)
+        found.append(Evidence(text_type, weight, "tools offered in the text ({})", offers))
 
 
-def _dialogue_with_tools(words: Words, request: RequestText) -> Iterator[Evidence]:
+def _dialogue_with_tools(words: Words, request: RequestText, found: Found) -> None:
     if not request.is_dialogue and "observation" not in words.lowered:
         return
     turns = len(_TOOL_TURN.findall(words.lowered))
     if turns:
-        yield Evidence("agentic", min(15.0 + 2.0 * turns, 21.0), "commands or their output in the turns ({})", turns)
+        found.append(
+            Evidence("agentic", min(15.0 + 2.0 * turns, 21.0), "commands or their output in the turns ({})", turns)
+        )
 
 
-def _json_in_text(lowered: str, orders: int) -> Iterator[Evidence]:
+def _json_in_text(lowered: str, orders: int, found: Found) -> None:
     if orders and ("json" in lowered or "schema" in lowered):
-        yield Evidence("structured_output", min(2.5 + orders, 5.0), "JSON is asked for in the text")
+        found.append(Evidence("structured_output", min(2.5 + orders, 5.0), "JSON is asked for in the text"))
     if '"$schema"' in lowered or (_quoted("properties", lowered) and _quoted("type", lowered)):
-        yield Evidence("structured_output", 11.0, "a JSON Schema in the text")
+        found.append(Evidence("structured_output", 11.0, "a JSON Schema in the text"))
     elif "{" in lowered and any(word in lowered for word in _FORM_WORDS) and _JSON_FORM.search(lowered):
-        yield Evidence("structured_output", 4.0, "the form of a JSON object in the text")
+        found.append(Evidence("structured_output", 4.0, "the form of a JSON object in the text"))
 
 
 def _quoted(name: str, text: str) -> bool:
     return f'"{name}"' in text or f"'{name}'" in text
 
 
-def _language(words: Words) -> Iterator[Evidence]:
+def _language(words: Words, found: Found) -> None:
     english, romansh, *others = words.language_share
     other = max(others)
     foreign = max(romansh, other)
@@ -151,58 +160,58 @@ def _language(words: Words) -> Iterator[Evidence]:
         # Romance languages share words: Romansh has to cover more of the text than any other.
         romansh_part = _ramp((romansh - other) / foreign, -0.05, 0.2)
         if weight * romansh_part > 0:
-            yield Evidence("romansh", weight * romansh_part, "Romansh function words {:.0%}", romansh)
+            found.append(Evidence("romansh", weight * romansh_part, "Romansh function words {:.0%}", romansh))
         if weight * (1 - romansh_part) > 0:
             name = lexicon.LANGUAGES[2 + others.index(other)]
-            yield Evidence("multilingual", weight * (1 - romansh_part), name + " function words {:.0%}", other)
-    if english < 0.1 and not words.topic_words[lexicon.PROGRAMMING]:
+            found.append(Evidence("multilingual", weight * (1 - romansh_part), name + " function words {:.0%}", other))
+    if english < 0.1 and not words.topics[_AT[lexicon.PROGRAMMING]]:
         accented = 0.0 if words.text.isascii() else words.share_of("accented letters")
         # Romansh has accents too, so they say little beside its words.
         weight = (1.0 - english / 0.1) * (4.5 * _ramp(words.total, 2, 7) + 3.0 * _ramp(accented, 0.0, 0.04))
         weight *= (1.0 - _ramp(romansh, 0.0, 0.1)) * (1.0 - _ramp(_programming_signs(words), 0.005, 0.03))
         if weight > 0:
-            yield Evidence("multilingual", weight, "hardly any English function words")
+            found.append(Evidence("multilingual", weight, "hardly any English function words"))
     non_latin = 0.0 if words.text.isascii() else words.share_of("letters beyond Western Europe")
     if non_latin > 0.02:
-        yield Evidence("multilingual", 12.0 * _ramp(non_latin, 0.02, 0.1), "non-Latin script {:.0%}", non_latin)
+        found.append(Evidence("multilingual", 12.0 * _ramp(non_latin, 0.02, 0.1), "non-Latin script {:.0%}", non_latin))
 
 
-def _answer_language(words: Words) -> Iterator[Evidence]:
-    if words.topic_words[lexicon.ROMANSH_NAMES]:
+def _answer_language(words: Words, found: Found) -> None:
+    if words.topics[_AT[lexicon.ROMANSH_NAMES]]:
         mentioned = _INTO_LANGUAGE.findall(words.ends) + _ROMANSH_PASSAGE.findall(words.ends)
         if not lexicon.TOPIC_WORDS[lexicon.ROMANSH_NAMES].isdisjoint(mentioned):
-            yield Evidence("romansh", 14.0, "Romansh is asked for")
-    elif words.topic_words[lexicon.LANGUAGE_NAMES] and words.topic_words[lexicon.WRITING_VERBS]:
+            found.append(Evidence("romansh", 14.0, "Romansh is asked for"))
+    elif words.topics[_AT[lexicon.LANGUAGE_NAMES]] and words.topics[_AT[lexicon.WRITING_VERBS]]:
         wanted = _INTO_LANGUAGE.findall(words.ends)
         if not lexicon.TOPIC_WORDS[lexicon.LANGUAGE_NAMES].isdisjoint(wanted):
-            yield Evidence("multilingual", 5.0, "an answer in another language is asked for")
+            found.append(Evidence("multilingual", 5.0, "an answer in another language is asked for"))
 
 
-def _length(request: RequestText) -> Iterator[Evidence]:
-    weight = 11.0 * _ramp(request.longest_chars, 7_500, 9_500)
+def _length(request: RequestText, found: Found) -> None:
+    weight = 11.0 * _ramp(request.longest_chars, *_LONG_CHARS)
     if weight > 0:
-        yield Evidence("long_document", weight, "a text of {:,} characters", request.longest_chars)
+        found.append(Evidence("long_document", weight, "a text of {:,} characters", request.longest_chars))
 
 
-def _code(words: Words, request: RequestText, code_lines: int) -> Iterator[Evidence]:
+def _code(words: Words, request: RequestText, code_lines: int, found: Found) -> None:
     variety = words.variety(lexicon.CODE)
     if variety > 0.02:
-        yield Evidence("code", 4.5 * _ramp(variety, 0.02, 0.14), "programming words {:.0%}", variety)
-    tasks = words.topic_words[lexicon.PROGRAMMING_TASKS]
+        found.append(Evidence("code", 4.5 * _ramp(variety, 0.02, 0.14), "programming words {:.0%}", variety))
+    tasks = words.topics[_AT[lexicon.PROGRAMMING_TASKS]]
     if tasks:
         weight = 4.0 * _ramp(tasks / (words.distinct + 8), 0.0, 0.06)
-        yield Evidence("code", weight, "phrases of programming tasks ({})", tasks)
-    names = words.topic_words[lexicon.PROGRAMMING] + _programming_names(words.lowered)
+        found.append(Evidence("code", weight, "phrases of programming tasks ({})", tasks))
+    names = words.topics[_AT[lexicon.PROGRAMMING]] + _programming_names(words.lowered)
     if names:
         weight = min(3.0 + names, 5.5) * _ramp(-words.total, -300, -30)
-        yield Evidence("code", weight, "names of programming tools ({})", names)
+        found.append(Evidence("code", weight, "names of programming tools ({})", names))
     signs = _programming_signs(words)
     if signs > 0.01:
-        yield Evidence("code", 2.5 * _ramp(signs, 0.01, 0.05), "programming signs {:.0%}", signs)
+        found.append(Evidence("code", 2.5 * _ramp(signs, 0.01, 0.05), "programming signs {:.0%}", signs))
     if code_lines:
-        yield Evidence("code", min(1.5 * code_lines, 4.0), "lines of code ({})", code_lines)
+        found.append(Evidence("code", min(1.5 * code_lines, 4.0), "lines of code ({})", code_lines))
     if request.code_fence_frac > 0.05:
-        yield Evidence("code", 4.0 * _ramp(request.code_fence_frac, 0.05, 0.4), "a code block")
+        found.append(Evidence("code", 4.0 * _ramp(request.code_fence_frac, 0.05, 0.4), "a code block"))
 
 
 def _programming_names(lowered: str) -> int:
@@ -216,49 +225,49 @@ def _programming_signs(words: Words) -> float:
     return words.share_of("brackets and braces") + words.share_of("equals and underscores")
 
 
-def _math(words: Words, *, has_code: bool) -> Iterator[Evidence]:
+def _math(words: Words, found: Found, *, has_code: bool) -> None:
     variety = words.variety(lexicon.MATH)
     if variety > 0.02:
-        yield Evidence("math", 5.0 * _ramp(variety, 0.02, 0.10), "words of mathematics {:.0%}", variety)
+        found.append(Evidence("math", 5.0 * _ramp(variety, 0.02, 0.10), "words of mathematics {:.0%}", variety))
     formulas = sum(len(pattern.findall(words.text)) for sign, pattern in _FORMULAS if sign in words.text)
     if not words.text.isascii() and any(byte in words.bytes.raw for byte in _MATH_SIGN_BYTES):
         formulas += len(_MATH_SIGNS.findall(words.text))
     if formulas:
-        yield Evidence("math", min(1.5 + 0.7 * formulas, 4.0), "formulas ({})", formulas)
+        found.append(Evidence("math", min(1.5 + 0.7 * formulas, 4.0), "formulas ({})", formulas))
     if not has_code and _asks_for_a_number(words):
-        quantities = words.numbers + words.topic_words[lexicon.QUANTITY]
+        quantities = words.numbers + words.topics[_AT[lexicon.QUANTITY]]
         density = quantities / (words.total + 8)
         if density > 0.03:
-            yield Evidence("math", 6.0 * _ramp(density, 0.03, 0.11), "a question about quantities")
+            found.append(Evidence("math", 6.0 * _ramp(density, 0.03, 0.11), "a question about quantities"))
 
 
 def _asks_for_a_number(words: Words) -> bool:
-    if not words.topic_words[lexicon.NUMBER_QUESTIONS]:
+    if not words.topics[_AT[lexicon.NUMBER_QUESTIONS]]:
         return False
     return "?" in words.text or any(order in words.lowered for order in _NUMBER_ORDERS)
 
 
-def _news(words: Words) -> Iterator[Evidence]:
+def _news(words: Words, found: Found) -> None:
     if words.total < 10:
         return
     long_enough = _ramp(words.total, 8, 24)
     variety = words.variety(lexicon.NEWS)
     if variety > 0.02:
         weight = 4.5 * long_enough * _ramp(variety, 0.02, 0.09)
-        yield Evidence("news", weight, "words of reporting {:.0%}", variety)
-    if words.topic_words[lexicon.ARTICLES]:
-        yield Evidence("news", 2.5 * long_enough, "a request about an article")
+        found.append(Evidence("news", weight, "words of reporting {:.0%}", variety))
+    if words.topics[_AT[lexicon.ARTICLES]]:
+        found.append(Evidence("news", 2.5 * long_enough, "a request about an article"))
     asking = words.variety(lexicon.REQUEST)
     if asking < 0.09:
         # News passages tell; they do not ask.
         weight = (2.5 if "?" not in words.text else 1.5) * long_enough * (1 - asking / 0.09)
-        yield Evidence("news", weight, "a report rather than a request")
+        found.append(Evidence("news", weight, "a report rather than a request"))
 
 
-def _conversation(words: Words) -> Iterator[Evidence]:
+def _conversation(words: Words, found: Found) -> None:
     asking = words.variety(lexicon.REQUEST)
     if asking > 0:
-        yield Evidence("conversation", 2.5 * _ramp(asking, 0.02, 0.13), "words of asking {:.0%}", asking)
+        found.append(Evidence("conversation", 2.5 * _ramp(asking, 0.02, 0.13), "words of asking {:.0%}", asking))
 
 
 def _ramp(value: float, low: float, high: float) -> float:

@@ -44,6 +44,8 @@ def sample(texts: Sequence[str], head_chars: int, tail_chars: int) -> str:
 
     Never longer than `head_chars + tail_chars`.
     """
+    if not texts:
+        return ""
     if sum(map(len, texts)) + len(texts) <= head_chars + tail_chars:
         return "\n".join(texts)
     head, tail = _start(texts, head_chars - 1), _end(texts, tail_chars)

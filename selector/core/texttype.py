@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from selector.core.prompttokens import ascii_chars_for_prompt_tokens, estimate_prompt_tokens
+from selector.core.quickinit import quick_init
 from selector.core.requestneeds import needs
 from selector.core.requesttext import RequestText, extract
 from selector.core.sessionkey import session_key
@@ -62,6 +63,7 @@ _SIGNS = 3
 _UNIFORM = (1.0 / len(TEXT_TYPES),) * len(TEXT_TYPES)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEstimate:
     """What a request's text type is taken to be."""

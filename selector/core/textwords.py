@@ -8,6 +8,7 @@ integers of a text's words then holds the counts of all lists: with repetitions 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
@@ -18,6 +19,9 @@ from selector.core.texthash import MAX_BYTES, FoldedText, fold
 Word = bytes
 
 END_CHARS = 300
+_KEPT_TEXTS = 256
+TOPIC_AT: Mapping[str, int] = {topic: place for place, topic in enumerate(lexicon.TOPICS)}
+"""Place of a topic in `Words.topics`."""
 
 BYTE_KINDS: Mapping[str, bytes] = {
     "digits": b"0123456789",
@@ -66,8 +70,6 @@ class Words(NamedTuple):
     """By language (`lexicon.LANGUAGES`): share of the words that are its function words."""
     topics: tuple[int, ...]
     """By topic (`lexicon.TOPICS`): how many of its words and pairs of words occur, repetitions not counted."""
-    topic_words: Mapping[str, int]
-    """The same by name."""
     byte_kinds: list[float]
     """By kind (`BYTE_KINDS`): share of the text's bytes, as UTF-8, that are of it."""
 
@@ -83,6 +85,11 @@ class Words(NamedTuple):
         return 1 if seen else 0
 
     @property
+    def topic_words(self) -> Mapping[str, int]:
+        """`topics` by name, for whoever reads only some of them and seldom."""
+        return dict(zip(lexicon.TOPICS, self.topics, strict=True))
+
+    @property
     def ends(self) -> str:
         """The first and last `END_CHARS` of `lowered`, where a long text has its instruction or question."""
         lowered = self.lowered
@@ -90,7 +97,7 @@ class Words(NamedTuple):
 
     def variety(self, topic: str) -> float:
         """Share of the different words that are in the list; damped in short texts, where one word is a large share."""
-        return self.topic_words[topic] / (self.distinct + 8)
+        return self.topics[TOPIC_AT[topic]] / (self.distinct + 8)
 
     def share_of(self, kind: str) -> float:
         """Share of the text's bytes that are of a kind."""
@@ -115,15 +122,15 @@ def cut(text: str) -> Words:
         different,
         [count / total for count in in_languages],
         topics,
-        dict(zip(lexicon.TOPICS, topics, strict=True)),
         _shares_of_kinds(pieces.raw),
     )
 
 
-def topics_in(text: str) -> Mapping[str, int]:
-    """`Words.topic_words` of a text of which nothing else is asked."""
+@lru_cache(maxsize=_KEPT_TEXTS)
+def topics_in(text: str) -> tuple[int, ...]:
+    """`Words.topics` of a text of which nothing else is asked: a system prompt, which many requests share."""
     words = fold(text).folded.translate(_BLANK_FOR_SIGNS).split()
-    return dict(zip(lexicon.TOPICS, _in_topics(words, set(words)), strict=True))
+    return _in_topics(words, set(words))
 
 
 def _in_languages(words: Iterable[Word]) -> tuple[int, ...]:

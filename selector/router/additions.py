@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from selector.core.quickinit import quick_init
 from selector.core.stream import SpecCounts
 from selector.router.enginefields import engine_fields, fields_with
 from selector.router.request import ClientRequest
@@ -28,6 +29,7 @@ _NO_CHOICES = re.compile(rb'"choices":\s*\[\s*\]')
 _SPEC_DETAILS = "spec_tokens_details"
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Additions:
     """What was added to one request, and what its answer gets in return."""
@@ -89,7 +91,7 @@ def body_with(request: ClientRequest, additions: Additions) -> bytes:
         fields |= fields_with(request.route, request.fields, additions.told)
     if not fields:
         return request.body
-    if any(name in request.fields for name in fields):
+    if not fields.keys().isdisjoint(request.fields):
         return orjson.dumps({**request.fields, **fields})
     start = request.body.index(b"{") + 1
     separator = b"," if request.fields else b""

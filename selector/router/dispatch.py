@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -104,7 +104,7 @@ class Dispatcher:
         self, text_type: str, max_output_tokens: int | None, probabilities: Sequence[float] | None
     ) -> float:
         """For building a `RequestView`."""
-        return self.controller.expected_output_tokens(text_type, max_output_tokens, probabilities)
+        return self.controller.lengths.expected(text_type, max_output_tokens, probabilities)
 
     def place(self, request: ClientRequest, tried: Collection[str] = ()) -> Flight:
         """Decides where `request` goes, `tried` backends left out; `settle` is due soon.
@@ -230,16 +230,14 @@ class Dispatcher:
         if not self.has_place(request, tried):
             self._refuse_what_no_backend_serves(view)
             raise self._no_backend(tried)
-        controller = self.controller
-        failures = controller.policy_failures
-        with self._hidden(tried, now_s) if tried else nullcontext():
-            decision = controller.decide(view, now_s)
-            flight = self._flight(request, decision, now_s)
-            fallback = controller.policy_failures > failures
-            self._unsettled = partial(self._tell, request, view, decision, flight, now_s, fallback)
-            if tried:
+        if tried:
+            with self._hidden(tried, now_s):
+                decision, flight = self._decide(request, view, now_s)
                 self.settle()  # while what was hidden from the policy is
-        self._ask_for_settings(decision, now_s)
+        else:
+            decision, flight = self._decide(request, view, now_s)
+        if decision.settings:
+            self._ask_for_settings(decision, now_s)
         if flight is None:
             self.settle()
             raise RefusedRequest(503, f"the policy refused the request: {decision.reason}", headers=[RETRY_SOON])
@@ -247,6 +245,15 @@ class Dispatcher:
             self._take_back(flight, "failed this request before", now_s)
             raise self._no_backend(tried)
         return flight
+
+    def _decide(self, request: ClientRequest, view: RequestView, now_s: float) -> tuple[Decision, Flight | None]:
+        controller = self.controller
+        failures = controller.policy_failures
+        decision = controller.decide(view, now_s)
+        flight = self._flight(request, decision, now_s)
+        fallback = controller.policy_failures > failures
+        self._unsettled = partial(self._tell, request, view, decision, flight, now_s, fallback)
+        return decision, flight
 
     def _flight(self, request: ClientRequest, decision: Decision, now_s: float) -> Flight | None:
         backend = decision.backend
@@ -278,7 +285,7 @@ class Dispatcher:
 
     def _ask_for_settings(self, decision: Decision, now_s: float) -> None:
         backend, wanted = decision.backend, decision.settings
-        if not wanted or backend is None or self.settings_due is None:
+        if backend is None or self.settings_due is None:
             return
         if self.controller.settings.due(backend, wanted, now_s):
             self.settings_due(backend, wanted, decision.reason)
@@ -365,7 +372,7 @@ class Dispatcher:
             "arm": None if spec is None else spec.arm,
             "reason": decision.reason,
             "candidates": decision.candidates,
-            "settings": decision.settings,
+            "settings": dict(decision.settings),
             "fallback": fallback,
         }
         self._write("decision", fields)

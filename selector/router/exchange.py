@@ -112,9 +112,13 @@ class Exchange:
     @property
     def is_event_stream(self) -> bool:
         """Whether the body is a stream of events that can be read: not compressed."""
-        kinds = [value for name, value in self.headers if name == b"content-type"]
-        is_stream = bool(kinds) and kinds[0].lower().startswith(b"text/event-stream")
-        return is_stream and all(name != b"content-encoding" for name, _ in self.headers)
+        kind: bytes | None = None
+        for name, value in self.headers:
+            if name == b"content-encoding":
+                return False
+            if name == b"content-type" and kind is None:
+                kind = value
+        return kind is not None and kind.lower().startswith(b"text/event-stream")
 
     async def pass_to(self, sink: Sink) -> None:
         """Gives the body to `sink` as it comes, beginning at once, if only with nothing; returns after the last of it.
@@ -237,7 +241,10 @@ class Exchange:
             return
         self.status = status
         self._keeps_alive = parser.should_keep_alive()  # afterwards the parser does not know any more
-        self._chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
+        for name, _ in self.headers:
+            if name == b"transfer-encoding":
+                self._chunked = True
+                break
         self._head.set_result(None)
 
     def on_body(self, body: bytes) -> None:

@@ -8,6 +8,9 @@ from selector.files.security import Security
 from selector.router.wire import Headers
 
 OWN_PREFIX = b"x-drafter-selector-"
+_ARM, _BACKEND, _REASON, _RID, _PREDICTED_TBT_MS = (
+    OWN_PREFIX + name for name in (b"arm", b"backend", b"reason", b"rid", b"predicted-tbt-ms")
+)
 
 _HOP_BY_HOP = frozenset(
     {
@@ -67,14 +70,9 @@ def response_headers(headers: Headers) -> Headers:
 
 def decision_headers(rid: str, arm: str, backend: str, reason: str, predicted_tbt_ms: float | None) -> Headers:
     """Where a request went and why, and by which name `/explain` says more."""
-    headers = [
-        (OWN_PREFIX + b"arm", _line(arm)),
-        (OWN_PREFIX + b"backend", _line(backend)),
-        (OWN_PREFIX + b"reason", _line(reason)),
-        (OWN_PREFIX + b"rid", _line(rid)),
-    ]
+    headers = [(_ARM, _line(arm)), (_BACKEND, _line(backend)), (_REASON, _line(reason)), (_RID, _line(rid))]
     if predicted_tbt_ms is not None:
-        headers.append((OWN_PREFIX + b"predicted-tbt-ms", b"%.3f" % predicted_tbt_ms))
+        headers.append((_PREDICTED_TBT_MS, b"%.3f" % predicted_tbt_ms))
     return headers
 
 
@@ -89,4 +87,6 @@ def _end_to_end(headers: Headers, dropped: frozenset[bytes], prefixes: tuple[byt
 
 def _line(text: str) -> bytes:
     """One header value: a single line of latin-1, of bounded length."""
-    return _CONTROL.sub(" ", text).strip()[:_MOST_REASON_CHARS].encode("latin-1", "replace")
+    if not (text.isascii() and text.isprintable()):
+        text = _CONTROL.sub(" ", text)
+    return text.strip()[:_MOST_REASON_CHARS].encode("latin-1", "replace")

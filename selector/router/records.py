@@ -44,7 +44,11 @@ class Attempt:
     @property
     def chosen(self) -> Candidate | None:
         """What the policy predicted of the backend it chose, if it predicts."""
-        return next((found for found in self.decision.candidates if found.backend == self.decision.backend), None)
+        backend = self.decision.backend
+        for found in self.decision.candidates:
+            if found.backend == backend:
+                return found
+        return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,7 +160,9 @@ class Records:
         return reversed(self._ended)
 
     def _remember(self, view: RequestView, rids: Sequence[str]) -> Record:
-        names = tuple(rid for rid in rids if rid != view.request_id and len(rid) <= _MOST_RID_CHARS)[:_MOST_CANDIDATES]
+        names = tuple(
+            [rid for rid in rids if rid != view.request_id and len(rid) <= _MOST_RID_CHARS][:_MOST_CANDIDATES]
+        )
         record = self._records[view.request_id] = Record(view=view, rids=names)
         for name in names:
             self._ids[name] = view.request_id

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from secrets import token_hex
+from os import urandom
 from typing import TYPE_CHECKING
 
 from selector.core.types import Finish
@@ -103,7 +103,7 @@ class Relay:
             headers,
             body,
             incoming.lease.default_class,
-            request_id=token_hex(16),
+            request_id=urandom(16).hex(),
             arrival_s=self._clock(),
         )
 

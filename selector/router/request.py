@@ -24,6 +24,7 @@ TARGET_HEADERS = ("x-tbt-target-ms", "x-slo-tpot-ms")
 """Milliseconds per token that the client asks for; the first one given counts."""
 CLASS_HEADER = "x-slo-class"
 TEXT_TYPE_HEADER = "x-text-type"
+_OWN_HEADERS = frozenset({*TARGET_HEADERS, CLASS_HEADER, TEXT_TYPE_HEADER})
 
 _SGLEXT_FIELDS = (
     "return_spec_tokens_details",
@@ -33,6 +34,8 @@ _SGLEXT_FIELDS = (
     "return_output_ids_in_sglext",
 )
 
+_SGLEXT_HEADER_PREFIX = "x-sglext-"
+_PROMPT_FIELDS = ("prompt", "text", "input_ids")
 _MOST_TEMPERATURE = 100.0
 
 ExpectedOutput = Callable[[str, int | None, Sequence[float] | None], float]
@@ -86,6 +89,9 @@ class RequestReader:
 
     def __init__(self, fleet: Fleet, expected_output_tokens: ExpectedOutput) -> None:
         self._slo = fleet.slo
+        self._target_ms_of = {
+            name: fleet.slo.tbt_target_ms(name) for name in fleet.slo.classes or [fleet.slo.default_class]
+        }
         self._trusts_text_type = fleet.router.trust_text_type_header
         self._refine = fleet.acceptance.refine
         self._expected_output_tokens = expected_output_tokens
@@ -107,9 +113,12 @@ class RequestReader:
         """
         if not route.generates:
             return ClientRequest(id=request_id, route=route, body=body, arrival_s=arrival_s, fields={}, view=None)
-        slo_class = self._slo_class(headers, default_class)
-        target_ms = _target_ms(headers)
-        trusted_type = self._text_type(headers)
+        if _OWN_HEADERS.isdisjoint(headers):
+            slo_class, target_ms, trusted_type = default_class or self._slo.default_class, None, None
+        else:
+            slo_class = self._slo_class(headers, default_class)
+            target_ms = _target_ms(headers)
+            trusted_type = self._text_type(headers)
         fields = _parsed(body)
         readable = _readable(route, fields)
         text = extract(readable)
@@ -129,7 +138,7 @@ class RequestReader:
             text_probabilities=probabilities,
             text_reasons=reasons,
             slo_class=slo_class,
-            tbt_target_ms=target_ms if target_ms is not None else self._slo.tbt_target_ms(slo_class),
+            tbt_target_ms=target_ms if target_ms is not None else self._target_ms_of[slo_class],
             needs=needs(readable),
             session_key=session_key(readable),
             temperature=_temperature(route, fields),
@@ -146,8 +155,7 @@ class RequestReader:
             streams=fields.get("stream") in (True, "true"),
             samples=_samples(route, fields),
             wants_usage=isinstance(options, dict) and bool(options.get("include_usage")),
-            wants_sglext=any(fields.get(name) for name in _SGLEXT_FIELDS)
-            or any(name.startswith("x-sglext-") for name in headers),
+            wants_sglext=_wants_sglext(fields, headers),
             given_rids=_given_rids(fields),
             # Work in the background goes on after its answer, and nobody would know of the first one.
             repeatable=not (route.dialect is Dialect.RESPONSES and fields.get("background")),
@@ -230,8 +238,20 @@ def _max_output_tokens(route: Route, fields: Mapping[str, Any]) -> int | None:
     return None
 
 
+def _wants_sglext(fields: Mapping[str, Any], headers: Mapping[str, str]) -> bool:
+    for name in _SGLEXT_FIELDS:
+        if fields.get(name):
+            return True
+    # One search over all names, since hardly any request has such a header.
+    return _SGLEXT_HEADER_PREFIX in "\n".join(headers) and any(
+        name.startswith(_SGLEXT_HEADER_PREFIX) for name in headers
+    )
+
+
 def _given_rids(fields: Mapping[str, Any]) -> tuple[str, ...]:
     given = fields.get("rid")
+    if given is None:
+        return ()
     names = given if isinstance(given, list) else [given]
     return tuple(rid for rid in names if isinstance(rid, str) and rid)
 
@@ -250,7 +270,7 @@ def _samples(route: Route, fields: Mapping[str, Any]) -> int:
     options = fields.get("sampling_params") if route.dialect is Dialect.GENERATE else fields
     choices = options.get("n") if isinstance(options, dict) else None
     prompts = 1
-    for name in ("prompt", "text", "input_ids"):
+    for name in _PROMPT_FIELDS:
         value = fields.get(name)
         if isinstance(value, list) and value and not isinstance(value[0], int):
             prompts = len(value)

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from selector.core.quickinit import quick_init
+
 Headers = list[tuple[bytes, bytes]]
 
 MAX_HEAD_BYTES = 65_536
@@ -26,6 +28,7 @@ _DECIDES_FRAMING = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 _PERSISTENCE = {b"keep-alive": True, b"close": False}
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainRequest:
     """The head of a POST with a body of known length."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from selector.core import textlexicon as lexicon
-from selector.core.textwords import BYTE_KINDS, END_CHARS, Words, cut, topics_in
+from selector.core.textwords import BYTE_KINDS, END_CHARS, TOPIC_AT, Words, cut, topics_in
 
 
 def share(words: Words, language: str) -> float:
@@ -81,5 +81,5 @@ def test_kinds_of_bytes_are_shares_of_the_text() -> None:
 
 def test_topics_of_a_text_alone() -> None:
     text = "Answer in valid JSON, as JSON."
-    assert topics_in(text) == cut(text).topic_words
-    assert topics_in(text)[lexicon.JSON_ORDERS] == 2
+    assert topics_in(text) == cut(text).topics
+    assert topics_in(text)[TOPIC_AT[lexicon.JSON_ORDERS]] == 2
