@@ -17,6 +17,10 @@ _SIZES_OF_3 = {b"%x\r\n" % size: size for size in range(0x100, 0x1000)}
 _SIZES_OF_2 = {b"%x\r\n" % size: size for size in range(0x10, 0x100)}
 """Chunk sizes by their lines, as servers write them. What is written otherwise, or is of another length, the HTTP
 parser reads."""
+_LINE_OF_A_WHOLE = {
+    len(line) + size + 2: line for sizes in (_SIZES_OF_2, _SIZES_OF_3) for line, size in sizes.items()
+}
+"""The line with which a read begins that is one whole chunk, by the length of the read: no length has two."""
 _QUOTE, _LF, _CR = b'"\n\r'
 
 
@@ -55,9 +59,16 @@ class AnswerStream:
         if not before or self._splitter.pending:
             return 0
         after = self._shape.after + b"\r\n"
+        length = len(data)
+        # Nearly every read is one chunk, and that is seen without a loop.
+        line = _LINE_OF_A_WHOLE.get(length)
+        if line is not None and data.startswith(line) and data.startswith(before, len(line)) and data.endswith(after):
+            text = data[len(line) + len(before) : length - len(after)]
+            if text and not (_QUOTE in text or _LF in text or _CR in text):
+                self._observer.content(now_s)
+                return length
         around = len(before) + len(after) - 2
         passed = events = 0
-        length = len(data)
         while passed < length:
             begin = passed + 5
             size = _SIZES_OF_3.get(data[passed:begin])
