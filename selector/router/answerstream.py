@@ -17,9 +17,7 @@ _SIZES_OF_3 = {b"%x\r\n" % size: size for size in range(0x100, 0x1000)}
 _SIZES_OF_2 = {b"%x\r\n" % size: size for size in range(0x10, 0x100)}
 """Chunk sizes by their lines, as servers write them. What is written otherwise, or is of another length, the HTTP
 parser reads."""
-_LINE_OF_A_WHOLE = {
-    len(line) + size + 2: line for sizes in (_SIZES_OF_2, _SIZES_OF_3) for line, size in sizes.items()
-}
+_LINE_OF_A_WHOLE = {len(line) + size + 2: line for sizes in (_SIZES_OF_2, _SIZES_OF_3) for line, size in sizes.items()}
 """The line with which a read begins that is one whole chunk, by the length of the read: no length has two."""
 _QUOTE, _LF, _CR = b'"\n\r'
 

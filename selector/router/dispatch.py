@@ -26,6 +26,7 @@ from selector.core.stream import SpecCounts, StreamObserver
 from selector.core.types import (
     NO_CORRECTION,
     BackendView,
+    Candidate,
     Correction,
     Decision,
     Finish,
@@ -34,6 +35,7 @@ from selector.core.types import (
     RequestView,
 )
 from selector.files.decision_log_writer import LogSection
+from selector.router.accounts import Accounts
 from selector.router.answers import RETRY_SOON, RefusedRequest
 from selector.router.books import Books
 from selector.router.headers import decision_headers
@@ -83,7 +85,7 @@ class Dispatcher:
         """In flight, by the router's request id."""
         self.recent: deque[Mapping[str, object]] = deque(maxlen=_KEPT_DECISIONS)
         """The last decisions and outcomes, oldest first."""
-        self.books = books
+        self._accounts = Accounts(books, metrics)
         self._metrics = metrics
         self._clock = clock
         self._log = log
@@ -95,6 +97,15 @@ class Dispatcher:
         self._largest_context = max(spec.max_context_tokens for spec in controller.context.backends)
         self._unsettled: Callable[[], None] | None = None
         """What is left to do about the last decision."""
+
+    @property
+    def books(self) -> Books:
+        """The books, with everything in them that happened so far."""
+        return self._accounts.books
+
+    def catch_up(self) -> None:
+        """Nothing of what happened so far is kept back from books and metrics."""
+        self._accounts.catch_up()
 
     def now_s(self) -> float:
         """Seconds since the router started."""
@@ -155,8 +166,7 @@ class Dispatcher:
         outcome = self._outcome(flight, view, finish, now_s)
         self.controller.end(outcome, now_s)
         self._write("end", {"t_s": now_s, "outcome": outcome})
-        self._metrics.ended(view, outcome)
-        self.books.ended(view, outcome, now_s)
+        self._accounts.ended(view, outcome, now_s)
         self.recent.append({"event": "end", "t_s": now_s, "outcome": outcome})
 
     def polled(self, backend: str, signal: LoadSignal) -> None:
@@ -278,10 +288,11 @@ class Dispatcher:
     ) -> None:
         """The part of a decision that nobody waits for."""
         decision = self.controller.explained(decision)
-        if flight is not None:
-            flight.predicted_tbt_ms = _predicted_tbt_ms(decision)
+        chosen = _chosen(decision)
+        if flight is not None and chosen is not None:
+            flight.predicted_tbt_ms = chosen.tbt_ms
         self._log_decision(view, decision, now_s, fallback=fallback)
-        self._keep_account(request, view, decision, now_s, fallback=fallback)
+        self._keep_account(request, view, decision, chosen, now_s, fallback=fallback)
 
     def _ask_for_settings(self, decision: Decision, now_s: float) -> None:
         backend, wanted = decision.backend, decision.settings
@@ -376,26 +387,33 @@ class Dispatcher:
             "fallback": fallback,
         }
         self._write("decision", fields)
-        self._metrics.decided(None if spec is None else spec.arm, decision.reason)
         self.recent.append({"event": "decision", **fields})
 
     def _keep_account(
-        self, request: ClientRequest, view: RequestView, decision: Decision, now_s: float, *, fallback: bool
+        self,
+        request: ClientRequest,
+        view: RequestView,
+        decision: Decision,
+        chosen: Candidate | None,
+        now_s: float,
+        *,
+        fallback: bool,
     ) -> None:
         arm, acceptance_arm, correction = None, None, NO_CORRECTION
         if decision.backend is not None:
             spec = self.controller.context.spec(decision.backend)
             arm, acceptance_arm = spec.arm, spec.acceptance_arm(self.controller.tracker.settings(spec.name))
-            correction = self.books.corrections.in_force(decision.backend)
-        self.books.decided(
+            correction = self._accounts.correction(decision.backend)
+        self._accounts.decided(
             view,
             request.rids,
             decision,
-            arm,
+            chosen,
             now_s,
-            fallback=fallback,
-            correction=correction,
+            arm=arm,
             acceptance_arm=acceptance_arm,
+            correction=correction,
+            fallback=fallback,
         )
 
     def _outcome(self, flight: Flight, view: RequestView, finish: Finish, now_s: float) -> Outcome:
@@ -433,9 +451,9 @@ class Dispatcher:
             self._log.write(event, fields)
 
 
-def _predicted_tbt_ms(decision: Decision) -> float | None:
-    """Of the backend decided on; policies that do not predict say nothing."""
+def _chosen(decision: Decision) -> Candidate | None:
+    """What was predicted of the backend decided on; policies that do not predict say nothing."""
     for candidate in decision.candidates:
         if candidate.backend == decision.backend:
-            return candidate.tbt_ms
+            return candidate
     return None

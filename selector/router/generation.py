@@ -204,6 +204,7 @@ class Generation:
             # At once, before the one that serves now sets its own.
             await self._keeper.restore()
             await self.relay.idle()
+            self.state.dispatcher.catch_up()
 
     async def close(self) -> None:
         """Ends it; what it learnt is kept if it was serving."""

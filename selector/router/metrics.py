@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -25,6 +26,13 @@ _Labelled = TypeVar("_Labelled", Counter, Gauge, Histogram)
 _Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 
+class KeepsBack(Protocol):
+    """Tells metrics some things later."""
+
+    def catch_up(self) -> None:
+        """Tells everything that was kept back."""
+
+
 class RouterMetrics:
     """All metrics. Label values come from the fleet file or are bounded in number."""
 
@@ -33,6 +41,7 @@ class RouterMetrics:
         ProcessCollector(registry=self._registry)
         self._readings = _Readings()
         self._registry.register(self._readings)
+        self._keepers: WeakSet[KeepsBack] = WeakSet()
         self._reason_kinds: set[str] = set()
         self._children: dict[tuple[object, tuple[str, ...]], Any] = {}
         self._decisions = self._counter("decisions", "Decisions, by arm and kind of reason.", ["arm", "reason"])
@@ -79,6 +88,10 @@ class RouterMetrics:
             "key_in_flight_requests", "Requests that a holder of a key has under way.", ["holder"]
         )
         self.refused_rates = self._counter("refused_accept_rates", "Accept rates outside 0 to 1.", [])
+
+    def ask_before_a_scrape(self, keeper: KeepsBack) -> None:
+        """`keeper`, as long as it lives, is asked before each scrape to tell what it has kept back."""
+        self._keepers.add(keeper)
 
     def decided(self, arm: str | None, reason: str) -> None:
         """A policy decided."""
@@ -165,6 +178,8 @@ class RouterMetrics:
 
     def render(self) -> bytes:
         """The text exposition format."""
+        for keeper in list(self._keepers):
+            keeper.catch_up()
         return generate_latest(self._registry)
 
     def _counter(self, name: str, text: str, labels: Iterable[str]) -> Counter:

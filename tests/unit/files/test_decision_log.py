@@ -146,6 +146,34 @@ def test_lines_are_dropped_and_counted_when_the_disk_is_too_slow(tmp_path: Path)
     assert [event.t_s for event in kept[1:] if isinstance(event, HealthEvent)] == list(range(len(kept) - 1))
 
 
+def test_events_of_all_kinds_are_lines_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    writer = DecisionLogWriter(log, START, flush_every_s=3600)
+    ends = 0
+    for number in range(200):
+        if number % 70 == 69:
+            writer.write("health", {"t_s": float(number), "backend": "b0", "available": True, "reason": None})
+        else:
+            ends += 1
+            writer.write("end", {"t_s": float(number), "outcome": OUTCOME})
+    writer.close()
+    events = read_decision_log(log)[1:]
+    assert [event.t_s for event in events if not isinstance(event, StartEvent)] == list(range(200))
+    assert sum(isinstance(event, EndEvent) for event in events) == ends
+
+
+def test_an_event_that_is_no_json_takes_no_other_along(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    writer = DecisionLogWriter(log, START, flush_every_s=3600)
+    for outcome in (OUTCOME, object(), OUTCOME):
+        writer.write("end", {"t_s": 1.0, "outcome": outcome})
+    writer.close()
+    assert [event.event for event in read_decision_log(log)] == ["start", "end", "end"]
+    assert writer.dropped == 1
+    assert writer.last_error is not None
+    assert writer.last_error.startswith("end: ")
+
+
 def test_a_full_disk_leaves_whole_lines_and_a_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk takes 1,000 bytes, in the middle of a line; later there is room again."""
     log = tmp_path / "log.jsonl"
