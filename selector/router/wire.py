@@ -24,7 +24,8 @@ _PLAIN = re.compile(
     rb"((?:[0-9A-Za-z!#$%&'*+.^_`|~-]+:[^\x00-\x08\x0a-\x1f\x7f]*\r\n)+)\r\n"
 )
 _LENGTH = re.compile(rb"[0-9]{1,15}")
-_DECIDES_FRAMING = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
+_CONCERNS_FRAMING = frozenset({b"content-length", b"connection", b"transfer-encoding", b"expect", b"upgrade"})
+"""The last three make a request one that is not plain."""
 _PERSISTENCE = {b"keep-alive": True, b"close": False}
 
 
@@ -61,6 +62,8 @@ def plain_request(head: bytes) -> PlainRequest | None:
         name, _, value = line.partition(b":")
         name, value = name.lower(), value.strip(b" \t")
         headers.append((name, value))
+        if name not in _CONCERNS_FRAMING:
+            continue
         if name == b"content-length":
             if length is not None or _LENGTH.fullmatch(value) is None:
                 return None
@@ -69,7 +72,7 @@ def plain_request(head: bytes) -> PlainRequest | None:
             if keep_alive is not None or value.lower() not in _PERSISTENCE:
                 return None
             keep_alive = _PERSISTENCE[value.lower()]
-        elif name in _DECIDES_FRAMING:
+        else:
             return None
     if length is None:
         return None
