@@ -48,8 +48,11 @@ class Proxy:
     environment: Mapping[str, str] | None = None
 
 
-def ours(port: int, upstreams: Sequence[str], work: Path) -> Proxy:
-    """This project's router: `min_energy` decides between two arms, every decision is logged."""
+def ours(port: int, upstreams: Sequence[str], work: Path, python: Path) -> Proxy:
+    """This project's router: `min_energy` decides between two arms, every decision is logged.
+
+    Raises `MissingPeer` for an interpreter that does not run.
+    """
     tables = "".join(
         f"""
         [[backends]]
@@ -80,10 +83,10 @@ def ours(port: int, upstreams: Sequence[str], work: Path) -> Proxy:
         encoding="utf-8",
     )
     log = work / "decisions.jsonl"
-    command = [sys.executable, "-m", "selector", "serve", "--config", str(fleet), "--port", str(port)]
+    command = [str(python), "-m", "selector", "serve", "--config", str(fleet), "--port", str(port)]
     return Proxy(
         name="drafter-selector",
-        version=version("drafter-selector"),
+        version=f"{version('drafter-selector')}, Python {_python_version(python)}",
         command=[*command, "--decision-log", str(log)],
         environment={"PYTHONPATH": str(ROOT)},
     )
@@ -189,6 +192,19 @@ def _version(home: Path, distribution: str) -> str:
         [str(home / "bin" / "python"), "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     return ran.stdout.strip() or "unknown"
+
+
+def _python_version(python: Path) -> str:
+    """Of an interpreter. Whether it was built for speed decides what the router costs, so its build is told too."""
+    code = (
+        "import platform, sysconfig; print(platform.python_version(), sysconfig.get_config_var('OPT'),"
+        " 'shared library' if 'libpython' in open('/proc/self/maps').read() else 'one executable')"
+    )
+    try:
+        ran = subprocess.run([str(python), "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as failed:
+        raise MissingPeer(f"{python}: {failed}") from failed
+    return ran.stdout.strip()
 
 
 def _install(command: Sequence[str], directory: Path) -> None:

@@ -107,6 +107,7 @@ class OnePath:
         self.parts: dict[str, list[float]] = {part: [] for part in PARTS}
         self._sent_at = 0.0
         self._asked: Connection | None = None
+        self._connections: list[Connection] = []
         self.answered = 0
         serving = Serving(
             admission=generation.admission,
@@ -122,6 +123,7 @@ class OnePath:
             connection = Connection(pool)
             connection.connection_made(Line(lambda data, connection=connection: self._written(connection)))
             pool.give_back(connection)
+            self._connections.append(connection)
 
     def _answered(self, data: bytes) -> None:
         self.answered += len(data)
@@ -133,6 +135,8 @@ class OnePath:
     async def one(self, request: bytes, first: bytes, chunks: list[bytes], end: bytes) -> None:
         """One request and its answer."""
         read, parts = self._read, self.parts
+        for connection in self._connections:  # one that is chosen seldom must not be too old
+            connection.idle_since_s = asyncio.get_running_loop().time()
         began = read()
         self.front.data_received(request)
         await self._settled()
@@ -163,7 +167,7 @@ class OnePath:
 
 async def generation_of(work: Path, now_s: Callable[[], float], metrics: RouterMetrics) -> Generation:
     """The router of the benchmark beside it, its backends there without being asked."""
-    ours(1, ["http://127.0.0.1:1", "http://127.0.0.1:1"], work)  # writes the fleet file
+    ours(1, ["http://127.0.0.1:1", "http://127.0.0.1:1"], work, Path(sys.executable))  # writes the fleet file
     loaded = load_fleet_with_profiles(work / "fleet.toml")
     configuration = Configuration(
         fleet=loaded, policy=load_policy_file("min_energy"), fallback=load_policy_file("least_loaded")

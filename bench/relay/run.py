@@ -26,16 +26,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, TextIO
 
 from load import Load
-from peers import ARMS, PEERS, MissingPeer, ours
+from peers import ARMS, PEERS, MissingPeer, Proxy, ours
 from processes import cpu_s, rss_kb, started, wait_for
 
 from selector.loadgen.live import free_ports
@@ -46,7 +47,10 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "drafte
 SHORT_TOKENS, LONG_TOKENS = 64, 512
 """Lengths of streams between which the cost of a request and that of a chunk are told apart."""
 
+OURS = "drafter-selector"
 Figures = dict[str, float | int | None]
+ProxyAt = Callable[[int, Sequence[str], Path], Proxy]
+"""A proxy on a port, before these backends, with a folder for its files. Raises `MissingPeer`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +239,7 @@ def measure(bench: Bench, name: str, url: str, pid: int, upstream: str, options:
     figures |= added(figures, direct)
     if options.held:
         figures |= bench.held(url, pid)
-    if options.soak and (name == "drafter-selector" or options.soak_all):
+    if options.soak and (name == OURS or options.soak_all):
         figures |= bench.growth(url, pid)
     return figures | {f"direct_{key}": value for key, value in direct.items() if key.endswith("_ms")}
 
@@ -270,8 +274,8 @@ TABLE = (
 
 def table(results: Mapping[str, Figures]) -> str:
     """The figures side by side; behind the CPU time its ratio to ours."""
-    own = results.get("drafter-selector", {}).get("cpu_us_per_chunk")
-    lines = ["".join([f"{'':18}", *(f"{title:>16}" for _, title, _ in TABLE)])]
+    own = results.get(OURS, {}).get("cpu_us_per_chunk")
+    lines = ["".join([f"{'':28}", *(f"{title:>16}" for _, title, _ in TABLE)])]
     for name, figures in results.items():
         cells = []
         for key, _, has_ratio in TABLE:
@@ -280,14 +284,17 @@ def table(results: Mapping[str, Figures]) -> str:
             if has_ratio and value is not None and own:
                 text += f" ({value / own:.2f}x)"
             cells.append(f"{text:>16}")
-        lines.append("".join([f"{name:18}", *cells]))
+        lines.append("".join([f"{name:28}", *cells]))
     return "\n".join(lines)
 
 
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=["drafter-selector", *PEERS], help="leave the others out")
+    parser.add_argument("--only", nargs="+", choices=[OURS, *PEERS], help="leave the others out")
+    parser.add_argument(
+        "--python", type=Path, help="another interpreter, with what this project needs: it runs the router once more"
+    )
     parser.add_argument("--rounds", type=int, default=20, help="streams per connection where TTFB is measured")
     parser.add_argument("--cpu-rounds", type=int, default=3, help="rounds in which CPU time is measured")
     parser.add_argument("--whole", type=int, default=1_000, help="whole answers")
@@ -296,6 +303,17 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--soak-all", action="store_true", help="for the peers too")
     parser.add_argument("--output", type=Path, default=RESULT)
     return parser.parse_args(arguments)
+
+
+def proxies(options: argparse.Namespace) -> dict[str, ProxyAt]:
+    """Those that are compared, by the names that they have in results."""
+    chosen: dict[str, ProxyAt] = {OURS: partial(ours, python=Path(sys.executable))}
+    chosen |= {name: partial(peer, cache=CACHE) for name, peer in PEERS.items()}
+    if options.only:
+        chosen = {name: proxy for name, proxy in chosen.items() if name in options.only}
+    if options.python is not None:
+        chosen[f"{OURS}, --python"] = partial(ours, python=options.python)
+    return chosen
 
 
 def main() -> None:
@@ -331,16 +349,13 @@ def main() -> None:
         wait_for(upstreams[0] + "/health", "the stub", stub_pid, work / "stub.log")
         bench = Bench(options, other_core)
         addresses: dict[str, tuple[str, int]] = {}
-        for name in ("drafter-selector", *PEERS):
-            if options.only and name not in options.only:
-                continue
+        for name, proxy_at in proxies(options).items():
             port = free_ports(1)[0]
-            url, log = f"http://127.0.0.1:{port}", work / f"{name}.log"
+            home = work / name
+            home.mkdir()
+            url, log = f"http://127.0.0.1:{port}", home / "log"
             try:
-                if name == "drafter-selector":
-                    proxy = ours(port, upstreams, work)
-                else:
-                    proxy = PEERS[name](port, upstreams, work, CACHE)
+                proxy = proxy_at(port, upstreams, home)
                 pid = stack.enter_context(started(proxy.command, proxy_core, log, proxy.environment))
                 wait_for(url + proxy.path, name, pid, log)
                 until_it_answers(bench, url, name)
