@@ -23,6 +23,7 @@ from selector.files.decision_log import (
     PolicyRecord,
     PollEvent,
     RetractEvent,
+    SettingsEvent,
     StartEvent,
     encoded,
     parse_decision_log,
@@ -160,6 +161,19 @@ def test_events_of_all_kinds_are_lines_in_the_order_in_which_they_came(tmp_path:
     events = read_decision_log(log)[1:]
     assert [event.t_s for event in events if not isinstance(event, StartEvent)] == list(range(200))
     assert sum(isinstance(event, EndEvent) for event in events) == ends
+
+
+def test_what_changes_later_is_logged_as_it_was(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    writer = DecisionLogWriter(log, START, flush_every_s=3600)
+    settings = {"budget": 1.0}
+    fields = {"t_s": 1.0, "backend": "b0", "settings": settings, "result": "in force", "why": "the plan wants it"}
+    writer.write("settings", fields)
+    settings["budget"] = 0.5
+    writer.close()
+    (event,) = read_decision_log(log)[1:]
+    assert isinstance(event, SettingsEvent)
+    assert event.settings == {"budget": 1.0}
 
 
 def test_an_event_that_is_no_json_takes_no_other_along(tmp_path: Path) -> None:
