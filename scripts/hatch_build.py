@@ -29,6 +29,7 @@ COMPILED = (
     "selector/core/correction.py",
     "selector/core/cost.py",
     "selector/core/demandestimate.py",
+    "selector/core/dispersion.py",
     "selector/core/drift.py",
     "selector/core/effects.py",
     "selector/core/eligibility.py",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 
+from selector.core.dispersion import CountDispersion
 from selector.core.poolload import Demand, DemandKey
 from selector.core.stalls import PrefillWork
 from selector.core.types import Outcome, RequestView
@@ -39,11 +40,12 @@ _JUMP_DEVIATIONS = 2.0
 class _Arrivals:
     """Arrival rate and mean lengths of one demand; older arrivals fade over the window, and sooner after a jump."""
 
-    __slots__ = ("count", "output_tokens", "prompt_tokens", "recent", "since_s", "then_s")
+    __slots__ = ("count", "dispersion", "output_tokens", "prompt_tokens", "recent", "since_s", "then_s")
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(self, now_s: float, window_s: float) -> None:
         self.count = self.recent = self.prompt_tokens = self.output_tokens = 0.0
         self.since_s = self.then_s = now_s
+        self.dispersion = CountDispersion(now_s, bin_s=_RECENT_FRAC * window_s)
 
     def add(self, request: RequestView, now_s: float, window_s: float) -> None:
         keep = math.exp((self.then_s - now_s) / window_s)
@@ -52,12 +54,13 @@ class _Arrivals:
         self.prompt_tokens = self.prompt_tokens * keep + request.prompt_tokens
         self.output_tokens = self.output_tokens * keep + request.expected_output_tokens
         self.then_s = now_s
+        self.dispersion.arrived(now_s)
 
     def follow_jump(self, now_s: float, window_s: float) -> None:
         """Forgets what came before the last part of the window where the rate in it is clearly another.
 
-        At a steady rate r of independent arrivals the rate over a memory of v seconds has the variance r / 2 v, and
-        requests that come together add to it.
+        At a steady rate r the rate over a memory of v seconds has the variance d r / 2 v, with d the dispersion of the
+        arrivals: 1 when they are independent, more when they are in the habit of coming in bursts, which are no jumps.
         """
         recent_s = _RECENT_FRAC * window_s
         age_s = now_s - self.since_s
@@ -66,7 +69,7 @@ class _Arrivals:
         faded = self.count * math.exp((self.then_s - now_s) / window_s)
         rate = faded / (window_s * -math.expm1(-age_s / window_s))
         recent = self.recent * math.exp((self.then_s - now_s) / recent_s) / recent_s
-        if abs(recent - rate) > _JUMP_DEVIATIONS * math.sqrt(rate / (2.0 * recent_s)):
+        if abs(recent - rate) > _JUMP_DEVIATIONS * math.sqrt(self.dispersion.value * rate / (2.0 * recent_s)):
             # As if the first request had come `recent_s` ago, and all since then at the recent rate.
             self.since_s = now_s - recent_s
             scale = recent * window_s * -math.expm1(-_RECENT_FRAC) / faded
@@ -145,7 +148,7 @@ class DemandEstimate:
         arrivals = self._arrivals.get(key)
         if arrivals is None:
             if len(self._arrivals) < _MOST_DEMANDS:
-                arrivals = self._arrivals[key] = _Arrivals(now_s)
+                arrivals = self._arrivals[key] = _Arrivals(now_s, self._window_s)
             else:
                 key = self._nearest(*key)
                 arrivals = self._arrivals[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from random import Random
 
@@ -127,6 +128,33 @@ def test_a_steady_rate_is_that_of_the_whole_window() -> None:
     deviation = (sum((rate - mean) ** 2 for rate in settled) / len(settled)) ** 0.5
     # The window alone deviates by the square root of rate / 2 window: 0.58; its last part alone by 1.3.
     assert deviation < 0.85
+
+
+def bunches(random: Random, now_s: float, until_s: float, *, bunches_per_s: float, of: int) -> Iterator[float]:
+    """Arrival times of bunches of so many within a second, which come at random."""
+    while (now_s := now_s + 1.0 + random.expovariate(bunches_per_s)) < until_s:
+        yield from sorted(now_s + random.random() for _ in range(of))
+
+
+def test_bursts_that_are_a_habit_are_no_jumps() -> None:
+    """With the deviation of independent arrivals the rate deviates by 2.3 instead of 1.2 around 8.4."""
+    estimate, rates = DemandEstimate(window_s=15.0), []
+    for now_s in bunches(Random(4), 0.0, 1_000.0, bunches_per_s=0.7, of=20):
+        estimate.arrived(request_view(), now_s)
+        if now_s > 100.0:
+            rates.append(estimate.demands(now_s, NO_WORK)[0].requests_per_s)
+    mean = sum(rates) / len(rates)
+    assert mean == pytest.approx(20.0 / (1.0 + 1.0 / 0.7), rel=0.15)
+    assert (sum((rate - mean) ** 2 for rate in rates) / len(rates)) ** 0.5 < 1.8
+
+
+def test_a_jump_is_followed_in_bursts_too() -> None:
+    estimate, random = DemandEstimate(window_s=15.0), Random(5)
+    before = list(bunches(random, 0.0, 100.0, bunches_per_s=0.7, of=10))
+    for now_s in [*before, *bunches(random, before[-1], before[-1] + 9.0, bunches_per_s=5.0, of=50)]:
+        estimate.arrived(request_view(), now_s)
+        (demand,) = estimate.demands(now_s, NO_WORK)
+    assert demand.requests_per_s > 30.0, "of 42 after 4 a second; the window alone says 20"
 
 
 def test_beyond_a_number_of_demands_the_nearest_takes_a_new_one() -> None:
