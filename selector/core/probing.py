@@ -4,10 +4,12 @@ An arm that is not used teaches nothing: a drafter that was bad for an hour, or 
 unused for ever. A prober looks at each decision and may name another backend for it, within two budgets at once:
 
     probes            ≤ `requests_frac` of all decisions
-    their extra cost  ≤ `energy_frac` of the energy of all decisions                      both as predicted, at any time
+    their extra cost  ≤ `energy_frac` of the energy of all decisions           both as predicted, whenever one is sent
 
 Extra cost is marginal energy on the probed backend over that on the chosen one. Opening an idle backend is what costs,
-and requests that are there together share it, so probes come in bursts of `BURST`.
+and requests that are there together share it, so probes come in bursts of `BURST`. They do not end together: after
+the first one should have ended, what a lone request draws is charged on for as long as probes alone keep the backend
+awake.
 
 Probed are arms that the text type has not used for a while and that would be cheapest, at the load of the chosen
 backend, if their acceptance were at the upper end of what is thinkable: two standard deviations above the estimate, or
@@ -25,7 +27,7 @@ from hashlib import blake2b
 from selector.core.forecast import Look
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.core.prediction import Prediction
-from selector.core.types import RequestView
+from selector.core.types import FleetView, RequestView
 
 BURST = 8
 """Probes that follow each other: about as many as a drift test needs to see a large change."""
@@ -45,6 +47,7 @@ class Prober:
         """Shares at least 0; 0 never probes."""
         self._context = context
         self._specs: dict[str, BackendSpec] = {spec.name: spec for spec in context.backends}
+        self._index = {spec.name: index for index, spec in enumerate(context.backends)}
         self._arms = tuple(arm for arm in context.by_arm() if arm in context.acceptance.learning)
         """Those with a drafter: of the others there is nothing to learn."""
         self._requests_frac, self._energy_frac = requests_frac, energy_frac
@@ -61,12 +64,17 @@ class Prober:
         """(arm, text type) → decisions to wait for the next burst, and the restarts of the estimate by then."""
         self._burst: tuple[str, str, int] | None = None
         """Arm, text type and the decision at which the burst is given up."""
+        self._burst_ends_at = 0
+        """`probes` by which the burst is over: credit saved up beyond it is for other arms and later."""
+        self._awake: dict[str, tuple[float, float]] = {}
+        """Backend that a probe woke → watts of a lone request above idle, and until when they are charged."""
         self._silent: dict[str, tuple[int, int]] = {}
         """Arm → probes sent since it last taught anything, and how much it had taught by then."""
 
     def instead(self, look: Look, chosen: Prediction, now_s: float) -> Prediction | None:
         """The place to probe with the request in place of `chosen`, or `None`. Every decision has to be told."""
         request = look.request
+        self._charge_awake(look.fleet, chosen, now_s)
         self.decisions += 1
         count = self._decisions_of_type[request.text_type] = self._decisions_of_type.get(request.text_type, 0) + 1
         tokens = request.expected_output_tokens
@@ -76,15 +84,28 @@ class Prober:
         if probe is not None:
             self.probes += 1
             self.extra_j += self._extra_j(probe, chosen, tokens)
+            if probe.batch == 1:
+                s_per_token = probe.mean_tbt_ms / 1e3
+                watts = probe.marginal_j_per_accepted_token / s_per_token
+                self._awake[probe.backend] = watts, now_s + tokens * s_per_token
             sent, taught = self._silent.get(probe.arm, (0, -1))
             now_taught = self._taught(probe)
             self._silent[probe.arm] = (sent + 1 if now_taught == taught else 1, now_taught)
         return probe
 
+    def _charge_awake(self, fleet: FleetView, chosen: Prediction, now_s: float) -> None:
+        """Charges the time since the last decision of backends that only probes keep awake."""
+        for name, (watts, charged_until_s) in list(self._awake.items()):
+            if name == chosen.backend or fleet.backends[self._index[name]].batch == 0:
+                del self._awake[name]
+            elif now_s > charged_until_s:
+                self.extra_j += watts * (now_s - charged_until_s)
+                self._awake[name] = watts, now_s
+
     def _probe(self, look: Look, chosen: Prediction, count: int, now_s: float) -> Prediction | None:
         request = look.request
         credit = self._requests_frac * self.decisions - self.probes
-        if credit < 1.0:
+        if credit < 1.0 or (self._burst is not None and self.probes >= self._burst_ends_at):
             self._burst = None
             return None
         if self._burst is None:
@@ -94,6 +115,7 @@ class Prober:
             if found is None:
                 return None
             self._burst = found.arm, request.text_type, self.decisions + _GIVEN_UP_AFTER_DECISIONS
+            self._burst_ends_at = self.probes + BURST
             wait = min(2 * self._wait(found.arm, request.text_type), MOST_DECISIONS)
             self._waits[found.arm, request.text_type] = wait, self._restarts(found.arm, request.text_type)
             return found

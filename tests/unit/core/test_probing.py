@@ -33,16 +33,26 @@ class Requests:
         )
         self._forecast = Forecast(self.context)
         self._fleet = fleet_view(specs, batches or (24, *(4,) * (len(arms) - 1)))
+        self._specs = specs
+        self._waited_s = 0.0
         self.sent = 0
         self.last: list[Prediction] = []
 
     def send(self, **view: object) -> Prediction | None:
-        now_s = 0.05 * self.sent
+        now_s = self._waited_s + 0.05 * self.sent
         request: RequestView = request_view(f"r{self.sent}", arrival_s=now_s, **view)  # type: ignore[arg-type] # fields
         self.sent += 1
         look = self._forecast.look(request, replace(self._fleet, now_s=now_s))
         self.last = look.all()
         return self.prober.instead(look, self.last[0], now_s)
+
+    def wait(self, seconds: float) -> None:
+        """Nobody asks for so long."""
+        self._waited_s += seconds
+
+    def runs(self, *batches: int) -> None:
+        """So many requests run on the backends from now on."""
+        self._fleet = fleet_view(self._specs, batches)
 
     def probes(self, decisions: int, **view: object) -> list[int]:
         """Which of so many decisions were probes, counted from 0."""
@@ -72,12 +82,38 @@ def test_energy_is_bounded_where_probes_are_not() -> None:
     assert bounded.prober.probes < free.prober.probes
 
 
+def test_a_backend_that_probes_alone_keep_awake_is_charged_for_as_long_as_it_is() -> None:
+    """A probe on an idle backend, and one that runs there from then on: it takes far longer than was expected."""
+    requests = Requests("none", "dspark-8", frac=0.05, batches=(24, 0))
+    while (probe := requests.send(text_type="code")) is None:
+        pass
+    watts = probe.marginal_j_per_accepted_token / (probe.mean_tbt_ms / 1e3)
+    predicted_s = probe.mean_tbt_ms / 1e3 * request_view().expected_output_tokens
+    charged_j = requests.prober.extra_j
+    assert 0.0 < charged_j <= watts * predicted_s
+    requests.runs(24, 1)
+    requests.wait(predicted_s + 10.0)
+    requests.send(text_type="romansh")
+    assert requests.prober.extra_j - charged_j == pytest.approx(watts * 10.0, rel=0.05)
+    charged_j = requests.prober.extra_j
+    requests.runs(24, 0)
+    requests.wait(100.0)
+    requests.send(text_type="romansh")
+    assert requests.prober.extra_j == charged_j
+
+
 def test_an_arm_that_might_win_is_probed_in_bursts() -> None:
     probes = Requests("none", "dspark-8").probes(4_000, text_type="code")
     assert len(probes) >= 2 * BURST
     gaps = [later - one for one, later in pairwise(probes)]
     assert sum(gap == 1 for gap in gaps) >= len(gaps) // 2
     assert max(gaps) > 100
+
+
+def test_credit_that_was_saved_up_is_not_spent_on_one_burst() -> None:
+    requests = Requests("none", "dspark-8")
+    assert requests.probes(3_000, text_type="code", tbt_target_ms=5.0) == []
+    assert len(requests.probes(150, text_type="code")) == BURST
 
 
 def test_an_arm_that_is_known_well_enough_not_to_win_is_left_alone() -> None:
