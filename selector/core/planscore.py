@@ -10,7 +10,8 @@ on. How a pool then runs depends on what decides the load:
                          idles: a pool of rate R runs ⌊R / r(b*)⌋ full backends and a partial one. Score: the power.
     population given     N clients wait for answers before they ask again, in the shares of the rates. A pool runs k
                          equal backends; the rates are scaled by the one factor at which N requests are in the system.
-                         Score: joules per token, idle power of the fleet included, since it is spent while they wait.
+                         Score: joules per token, idle power of the fleet included, since it is spent while they wait,
+                         in the mean over how the pools' parts of the N come and go (`closedpools`).
 
 Where an arm has live settings, it runs at those with the least score, tried one arm after the other; those in force are
 kept unless others score better by a given share, since a change is not free.
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from selector.core.acceptance import AcceptanceModel
+from selector.core.closedpools import ClosedPool, mean_run
 from selector.core.livesettings import ArmSetting
 from selector.core.plansearch import clearly_less
 from selector.core.policy import BackendSpec
@@ -40,6 +42,8 @@ _GROWN = (2.0, 4.0)
 """Loads, as multiples of the present one, for which a choice among servers that share a GPU has to be good too."""
 _FEW_REQUESTS = 4.0
 """What overflows by chance alone comes to about so many requests at a time."""
+_MOST_SWAYING = 512
+"""Requests in the system up to which a score counts that pools' parts of them come and go: of more it is little."""
 _BISECTIONS = 14
 _CLEARLY_FRAC = 1e-6
 """By what share of the joules another number of backends must save to be taken."""
@@ -340,13 +344,18 @@ class PlanScore:
         fewest = [1] * len(held)
         best = self._best_backends(held, fewest, population)
         score, scale, backends = best
+        batches = [
+            pool.curve.at(scale * pool.tokens_per_s / count)[0] for pool, count in zip(held, backends, strict=True)
+        ]
+        # What overflows from one arm that is planned for all keeps that arm full: only the last pool comes and goes.
+        if len({arms[0] for arms in arms_of.values()}) > 1 and population <= _MOST_SWAYING:
+            pools = [ClosedPool(p.curve, n, scale * p.tokens_per_s) for p, n in zip(held, backends, strict=True)]
+            run = mean_run(pools, self._places(pools, population))
+            score, scale = (self._idle_w + run.power_w) / run.tokens_per_s, run.tokens_per_s / rates
         within = self._holds(held, population) or all(demand.tbt_target_ms is None for demand in self._demands)
         for pool in held:
             within = within and pool.curve.full.within_targets
             score += VIOLATION_J_PER_TOKEN * pool.curve.full.missed_frac * pool.tokens_per_s / rates
-        batches = [
-            pool.curve.at(scale * pool.tokens_per_s / count)[0] for pool, count in zip(held, backends, strict=True)
-        ]
         return Plan(
             arms_of=arms_of,
             batch_of={pool.arm: self._limit(pool.arm, batch) for pool, batch in zip(held, batches, strict=True)},
@@ -357,6 +366,11 @@ class PlanScore:
             settings_of=self._settings_of(held),
             within_targets=within,
         )
+
+    @staticmethod
+    def _places(pools: Sequence[ClosedPool], population: float) -> int:
+        """The requests in the system for which there are places, at least 1."""
+        return max(1, round(min(population, sum(pool.backends * pool.curve.full.batch for pool in pools))))
 
     @staticmethod
     def _holds(held: Sequence[_Held], population: float) -> bool:

@@ -244,6 +244,11 @@ class PoolCurve:
         """The largest rate of the curve."""
         return self._rates[-1]
 
+    @property
+    def lines(self) -> tuple[Sequence[float], Sequence[float], Sequence[float]]:
+        """Batches, rates and powers above idle of the ends of the lines, from 0 to the full point."""
+        return self._batches, self._rates, self._powers_w
+
     def at(self, tokens_per_s: float) -> tuple[float, float]:
         """(batch, power above idle) at a rate; beyond the full point, in proportion to it.
 

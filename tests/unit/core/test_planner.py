@@ -243,6 +243,24 @@ def test_the_score_is_joules_per_token_with_the_idle_power_of_the_fleet() -> Non
     assert plan.score == pytest.approx(joules)
 
 
+def test_that_pools_come_and_go_is_counted_where_clients_wait() -> None:
+    """Two arms for two texts: with 16 clients the mean parts alone promise less than what comes of it."""
+    demands = [demand("code", 1.0), demand("conversation", 1.0)]
+    arm_of = {demands[0].key: "dflash-16", demands[1].key: "dspark-8"}
+    solver = planner("none", "none", "dspark-8", "dflash-16")
+    plan = solver.evaluate(demands, arm_of, population=16.0)
+    curves = {
+        arm_of[each.key]: PoolCurve(load, load.full())
+        for each in demands
+        for load in [PoolLoad(specs_of(arm_of[each.key])[0], [(each, 1.0)], acceptance_model(), QUANTILE)]
+    }
+    rate = next(
+        rate / 2.0 for rate in range(1, 10_000) if sum(curve.at(rate / 2.0)[0] for curve in curves.values()) >= 16.0
+    )
+    steady = (solver.idle_w + sum(curve.at(rate)[1] for curve in curves.values())) / (2.0 * rate)
+    assert 1.002 * steady < plan.score < 1.05 * steady
+
+
 def test_idle_gpus_make_sharing_pay_where_clients_wait() -> None:
     """One full backend needs least power for its rate; while its clients wait, the other GPUs idle all the longer."""
     small, large = (
