@@ -347,12 +347,15 @@ class PlanScore:
         batches = [
             pool.curve.at(scale * pool.tokens_per_s / count)[0] for pool, count in zip(held, backends, strict=True)
         ]
+        within = self._holds(held, population) or all(demand.tbt_target_ms is None for demand in self._demands)
         # What overflows from one arm that is planned for all keeps that arm full: only the last pool comes and goes.
         if len({arms[0] for arms in arms_of.values()}) > 1 and population <= _MOST_SWAYING:
             pools = [ClosedPool(p.curve, n, scale * p.tokens_per_s) for p, n in zip(held, backends, strict=True)]
             run = mean_run(pools, self._places(pools, population))
-            score, scale = (self._idle_w + run.power_w) / run.tokens_per_s, run.tokens_per_s / rates
-        within = self._holds(held, population) or all(demand.tbt_target_ms is None for demand in self._demands)
+            swaying = (self._idle_w + run.power_w) / run.tokens_per_s
+            # Where there are fewer places than clients, no pool can gain by being fuller for a while.
+            if swaying > score or within:
+                score, scale = swaying, run.tokens_per_s / rates
         for pool in held:
             within = within and pool.curve.full.within_targets
             score += VIOLATION_J_PER_TOKEN * pool.curve.full.missed_frac * pool.tokens_per_s / rates
