@@ -27,7 +27,7 @@ from itertools import islice
 
 from selector.core.demandestimate import DemandEstimate
 from selector.core.forecast import Forecast, Look
-from selector.core.handover import Handover
+from selector.core.handover import SLOWDOWN, Handover
 from selector.core.livesettings import ArmSetting
 from selector.core.planner import Demand, DemandKey, Plan, Planner
 from selector.core.policy import PolicyContext
@@ -130,8 +130,8 @@ class MinEnergy:
         now_s = self._now_s = fleet.now_s
         prefix = self._sessions.prefix(request, now_s)
         key = self._estimate.arrived(request, now_s)
-        plan = self._current_plan(fleet, key)
         look = self._forecast.look(request, fleet)
+        plan = self._current_plan(look, key)
         found = self._following(plan, key, look, fleet)
         if found is None:
             predictions = look.all()
@@ -231,7 +231,8 @@ class MinEnergy:
 
     # ---- planning
 
-    def _current_plan(self, fleet: FleetView, key: DemandKey) -> Plan:
+    def _current_plan(self, look: Look, key: DemandKey) -> Plan:
+        fleet = look.fleet
         available = [view.available for view in fleet.backends]
         plan, now_s = self._plan, fleet.now_s
         if plan is None or available != self._available:
@@ -247,7 +248,7 @@ class MinEnergy:
         if self._making is not None:
             if now_s - self._scored_s >= _QUIET_S:  # nothing has ended for a while
                 self._score(_SCORED_WHEN_QUIET)
-        elif self._wanted is not None and self._handover.is_due(self._wanted, plan, fleet, self._output_tokens()):
+        elif self._wanted is not None and self._hands_over(self._wanted, plan, look):
             self._plan, self._wanted = self._wanted, None
         elif now_s - self._looked_s >= self._params.replan_s:
             load = self._load(fleet)
@@ -323,6 +324,12 @@ class MinEnergy:
         """Puts a new plan in force; one that wakes servers beside others that work waits, see `handover`."""
         waits = plan.instead_of is not None and self._handover.wakes(plan, plan.instead_of)
         self._plan, self._wanted = (plan.instead_of, plan) if waits else (plan, None)
+
+    def _hands_over(self, wanted: Plan, in_force: Plan, look: Look) -> bool:
+        slowed_but_in_time = partial(look.keeps_targets, slowdown=SLOWDOWN)
+        return self._handover.is_due(
+            wanted, in_force, look.fleet, self._output_tokens(), keeps_targets=slowed_but_in_time
+        )
 
     def _output_tokens(self) -> float:
         """Mean answer of the demands that are planned for."""

@@ -123,13 +123,17 @@ class Look:
     def _keeps_pace(self, index: int) -> bool:
         """Whether the requests on a busy backend meet their targets when one more server takes turns with it."""
         forecast, views = self._forecast, self.fleet.backends
-        spec, load = forecast.backends[index], forecast.load(index, views[index])
-        turns = 2 + sum(views[other].batch > 0 for other in forecast.neighbours[index])
+        return self.keeps_targets(index, 2 + sum(views[other].batch > 0 for other in forecast.neighbours[index]))
+
+    def keeps_targets(self, index: int, slowdown: float) -> bool:
+        """Whether the requests on a busy backend meet their targets when its steps take `slowdown` times as long."""
+        forecast = self._forecast
+        spec, load = forecast.backends[index], forecast.load(index, self.fleet.backends[index])
         return any(
             keeps_targets(
                 at_depth,
                 self.lengths,
-                turns * at_depth.step_ms,
+                slowdown * at_depth.step_ms,
                 forecast.prefill_frac(spec.name, self.fleet.now_s),
                 self._bursts,
                 self.request.expected_output_tokens,

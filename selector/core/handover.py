@@ -3,20 +3,28 @@
 Servers of one GPU take turns (`contention`): until the requests of the server that is left have ended, they and those
 that come meanwhile get their tokens at half of the pace. With B requests of o tokens on the servers that work there,
 B o / 2 tokens are still to come, which takes B o / R seconds at half of the rate R; as much of the load comes then as
-in that time at R: 3/2 B o tokens in all. Each is priced as the planner prices a token outside its target, or one that
-no place is left for where the plan in force has no place for all, or without targets as what taking turns costs. The
-plan is followed once that price, over the time that a plan holds, is below what it saves: at once where it saves much,
-else when few requests are running.
+in that time at R: 3/2 B o tokens in all. Those under way have half of their tokens yet to come, so their answers take
+half as long again.
+
+Where all of them meet their targets even so, a token costs what taking turns does, and the plan has to save a twentieth
+at least; without targets the price alone counts. Else it costs what the planner prices a token at that is outside its
+target, or one that no place is left for where the plan in force has no place for all. The plan is followed once that
+price, over the time that a plan holds, is below what it saves: at once where it saves much, else when few requests are
+running.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from selector.core.contention import turns_energy
 from selector.core.planscore import UNSERVED_J_PER_TOKEN, VIOLATION_J_PER_TOKEN, Plan
 from selector.core.types import FleetView
 
+SLOWDOWN = 1.5
+"""Of the requests under way: half of their tokens come at half of the pace."""
+_WORTH_FRAC = 0.05
+"""What a handover has to save beside its price: scores of plans tremble with the rates."""
 _SLOWED = 1.5
 """Answers that a handover slows down, in those under way."""
 
@@ -38,16 +46,30 @@ class Handover:
         woken = plan.batch_of.keys() - in_force.batch_of.keys()
         return frozenset(index for arm in woken for index in self._beside[arm])
 
-    def is_due(self, plan: Plan, in_force: Plan, fleet: FleetView, output_tokens: float) -> bool:
-        """Whether to follow `plan` instead of the one in force; answers have about `output_tokens`."""
-        under_way = sum(fleet.backends[index].batch for index in self.wakes(plan, in_force))
-        if not under_way:
+    def is_due(
+        self,
+        plan: Plan,
+        in_force: Plan,
+        fleet: FleetView,
+        output_tokens: float,
+        *,
+        keeps_targets: Callable[[int], bool],
+    ) -> bool:
+        """Whether to follow `plan` instead of the one in force; answers have about `output_tokens`.
+
+        `keeps_targets` says of the backend of a place whether those who run there meet their targets slowed by
+        `SLOWDOWN`.
+        """
+        slowed = [index for index in self.wakes(plan, in_force) if fleet.backends[index].batch]
+        if not slowed:
             return True
+        under_way = sum(fleet.backends[index].batch for index in slowed)
         tokens_per_s = sum(in_force.tokens_per_s_of.values()) or 1.0
-        if not in_force.within_targets:
-            price_j = UNSERVED_J_PER_TOKEN
-        elif any(target_ms is not None for _, target_ms in in_force.arms_of):
-            price_j = VIOLATION_J_PER_TOKEN
+        has_targets = any(target_ms is not None for _, target_ms in in_force.arms_of)
+        if has_targets and not all(keeps_targets(index) for index in slowed):
+            price_j = VIOLATION_J_PER_TOKEN if in_force.within_targets else UNSERVED_J_PER_TOKEN
+        elif has_targets and in_force.score - plan.score < _WORTH_FRAC * in_force.score:
+            return False
         else:
             price_j = (turns_energy(2) - 1.0) * in_force.power_w / tokens_per_s
         saved_w = in_force.score - plan.score

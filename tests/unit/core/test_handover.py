@@ -32,6 +32,11 @@ def fleet(*batches: int) -> FleetView:
     return FleetView(now_s=0.0, backends=tuple(views))
 
 
+def due(wanted: Plan, in_force: Plan, there: FleetView, *, in_time: bool = False) -> bool:
+    """Answers of 100 tokens; those who run meet their targets slowed, or do not."""
+    return ON_ONE_GPU.is_due(wanted, in_force, there, 100.0, keeps_targets=lambda index: in_time)
+
+
 def test_only_an_arm_beside_another_on_its_gpu_has_to_wait() -> None:
     assert ON_ONE_GPU.wakes(plan("none", 90.0), plan("dspark-8", 100.0)) == {1}
     assert not ON_ONE_GPU.wakes(plan("eagle3-k1", 90.0), plan("dspark-8", 100.0)), "a GPU of its own"
@@ -39,31 +44,51 @@ def test_only_an_arm_beside_another_on_its_gpu_has_to_wait() -> None:
 
 
 def test_it_is_due_at_once_where_the_neighbour_has_nothing_to_do() -> None:
-    assert ON_ONE_GPU.is_due(plan("none", 99.9), plan("dspark-8", 100.0), fleet(0, 0, 30), 100.0)
+    assert due(plan("none", 99.9), plan("dspark-8", 100.0), fleet(0, 0, 30))
 
 
 # 4 requests of 100 tokens: 600 tokens at 10 J each, over 10 s, are 600 W.
-@pytest.mark.parametrize(("saved_w", "due"), [(590.0, False), (610.0, True)])
-def test_targets_that_break_meanwhile_are_weighed_against_what_it_saves(saved_w: float, due: bool) -> None:
+@pytest.mark.parametrize(("saved_w", "followed"), [(590.0, False), (610.0, True)])
+def test_targets_that_break_meanwhile_are_weighed_against_what_it_saves(saved_w: float, followed: bool) -> None:
     in_force = plan("dspark-8", 1_000.0)
-    assert ON_ONE_GPU.is_due(plan("none", 1_000.0 - saved_w), in_force, fleet(0, 4, 0), 100.0) is due
+    assert due(plan("none", 1_000.0 - saved_w), in_force, fleet(0, 4, 0)) is followed
 
 
 def test_where_the_plan_in_force_has_no_place_for_all_a_token_counts_as_one_that_is_not_served() -> None:
     short = plan("dspark-8", 50_000.0, within=False)
-    assert not ON_ONE_GPU.is_due(plan("none", 10_000.0), short, fleet(0, 4, 0), 100.0)
-    assert ON_ONE_GPU.is_due(plan("none", -15_000.0), short, fleet(0, 4, 0), 100.0)
+    assert not due(plan("none", 10_000.0), short, fleet(0, 4, 0))
+    assert due(plan("none", -15_000.0), short, fleet(0, 4, 0))
+
+
+@pytest.mark.parametrize(("saved_w", "followed"), [(40.0, False), (60.0, True)])
+def test_where_nobody_misses_a_target_meanwhile_a_twentieth_is_worth_it(saved_w: float, followed: bool) -> None:
+    in_force = plan("dspark-8", 1_000.0)
+    assert due(plan("none", 1_000.0 - saved_w), in_force, fleet(0, 4, 0), in_time=True) is followed
+    assert not due(plan("none", 1_000.0 - saved_w), in_force, fleet(0, 4, 0), in_time=False)
+    # 600 tokens of 20 requests at 3.6 % of 2 J cost 216 J: more than 60 W save in 10 s when there are 300 of them.
+    assert not due(plan("none", 1_000.0 - saved_w), in_force, fleet(0, 300, 0), in_time=True)
+
+
+def test_those_who_run_are_asked_about_where_they_run() -> None:
+    asked = []
+
+    def in_time(index: int) -> bool:
+        asked.append(index)
+        return True
+
+    ON_ONE_GPU.is_due(plan("none", 500.0), plan("dspark-8", 1_000.0), fleet(0, 4, 7), 100.0, keeps_targets=in_time)
+    assert asked == [1]
 
 
 def test_without_targets_only_the_turns_cost_something() -> None:
     in_force = plan("dspark-8", 1_000.0, target_ms=None)
     # 600 tokens at 3.6 % of 2 J: 4.3 W over 10 s.
-    assert ON_ONE_GPU.is_due(plan("none", 995.0, target_ms=None), in_force, fleet(0, 4, 0), 100.0)
-    assert not ON_ONE_GPU.is_due(plan("none", 996.0, target_ms=None), in_force, fleet(0, 4, 0), 100.0)
+    assert due(plan("none", 995.0, target_ms=None), in_force, fleet(0, 4, 0))
+    assert not due(plan("none", 996.0, target_ms=None), in_force, fleet(0, 4, 0))
 
 
 def test_where_clients_wait_plans_are_compared_by_joules_per_token() -> None:
     in_force = replace(plan("dspark-8", 1_000.0, target_ms=None), score=2.0, backends_of={"dspark-8": 1})
     saves = replace(plan("none", 1_000.0, target_ms=None), backends_of={"none": 1})
-    assert ON_ONE_GPU.is_due(replace(saves, score=1.99), in_force, fleet(0, 4, 0), 100.0), "5 W"
-    assert not ON_ONE_GPU.is_due(replace(saves, score=1.999), in_force, fleet(0, 4, 0), 100.0), "0.5 W"
+    assert due(replace(saves, score=1.99), in_force, fleet(0, 4, 0)), "5 W"
+    assert not due(replace(saves, score=1.999), in_force, fleet(0, 4, 0)), "0.5 W"
