@@ -75,6 +75,20 @@ stretch_engine() {
   stretch_compact
 }
 
+# Cells that were far from the simulation once more, 320 s.
+stretch_again() { # stretch_again [RESERVE_S]
+  raise again three-again
+  hold again three-again || return 0
+  live again "${1:-5}"
+  release three-again
+}
+
+# What was never measured, on one GPU, 1,160 s.
+stretch_open() {
+  stretch_again 850
+  stretch_engine
+}
+
 # DSpark's verify budget alone, 420 s.
 stretch_compact() { sweep compact "$work/repo/bench/h200/dspark-compact.toml" 0 5; }
 

@@ -14,6 +14,7 @@
     name = "16 running"
     running = 16                        # mean requests in the system, for which the rate is worked out by simulation
     # or rate = [[0, 1.0], [20, 6.0], [45, 1.0]]     times the trace's own rate, in straight lines over time
+    policies = ["min_energy"]           # left out: those of the fleet or the plan
 
     [[texts]]                           # one or several; how many of the requests are of which type
     name = "half code, half romansh"
@@ -67,6 +68,8 @@ class Load(FileModel):
     name: str
     running: PositiveFloat | None = None
     rate: tuple[tuple[Annotated[float, Field(ge=0)], PositiveFloat], ...] | None = None
+    policies: tuple[str, ...] = ()
+    """Under it alone; empty for those of the fleet or the plan."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Load:
@@ -184,6 +187,6 @@ def load_plan(path: Path) -> LivePlan:
 def cells(plan: LivePlan) -> Iterator[LiveCell]:
     """Every cell of a plan, in order."""
     for fleet, load, text in itertools.product(plan.fleets, plan.loads, plan.texts):
-        policies = plan.policies_of.get(Path(fleet).stem, plan.policies)
+        policies = load.policies or plan.policies_of.get(Path(fleet).stem, plan.policies)
         for target_ms, policy in itertools.product(plan.targets_ms or (None,), policies):
             yield LiveCell(fleet=fleet, load=load, text=text, target_ms=target_ms, policy=policy)
