@@ -110,6 +110,13 @@ def test_every_cell_is_measured_once_and_compared(plan: Path) -> None:
     assert "static:dspark-8" not in run(plan, "--report").stdout
 
 
+def test_a_load_may_have_policies_of_its_own(plan: Path) -> None:
+    file = plan / "plan.toml"
+    file.write_text(file.read_text().replace("running = 2", 'running = 2\npolicies = ["static:dspark-8"]'))
+    [line] = run(plan, "--list").stdout.splitlines()
+    assert line.startswith("left") and line.endswith("static:dspark-8")
+
+
 def test_text_may_change_in_the_middle_of_the_time(plan: Path) -> None:
     file = plan / "plan.toml"
     mixed = "mix = { code = 0.5, romansh = 0.5 }"
