@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from selector.core.depthbatch import UNTOLD, DepthRequest
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.server import Job, ServerModel
 from tests.fleets import backend_spec
@@ -45,7 +46,7 @@ def run(server: ServerModel, requests: list[Row], *, by_step: bool, turns_at: Se
                 arrived_s=at_s,
                 accept_length=min(2.5, server.cost.verify_tokens),
                 accept_spread=0.15,
-                tbt_target_ms=[None, 4.0, 8.0][key % 3],
+                told=[UNTOLD, DepthRequest("code", 4.0), DepthRequest("romansh", 8.0)][key % 3],
                 prefix_ids=tuple((family, block) for block in range(prompt // 256)) if family else (),
                 prefix_block_tokens=256,
             )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from selector.core.depthbatch import UNTOLD, UNTOLD_TEXT, DepthRequest
 from selector.emulator.engine import EmulatedEngine
 from selector.emulator.generation import DuplicateRid, Generation, Order, QueueFull
 from selector.emulator.gpu import EmulatedGpu
@@ -39,6 +40,7 @@ def order(
     draw_key: int = 1,
     rid: str | None = None,
     tbt_target_ms: float | None = None,
+    told_text_type: str = UNTOLD_TEXT,
 ) -> Order:
     return Order(
         rid=rid or f"r{next(_RIDS)}",
@@ -47,6 +49,7 @@ def order(
         text_type="code",
         draw_key=draw_key,
         tbt_target_ms=tbt_target_ms,
+        told_text_type=told_text_type,
     )
 
 
@@ -96,9 +99,9 @@ def test_only_an_engine_that_heeds_targets_is_told_them() -> None:
     found = {}
     for by in ("plugin", "schedule"):
         engine = engine_on(ManualClock(), f"own depth by {by}")
-        generations = [engine.submit(order(tbt_target_ms=target_ms)) for target_ms in (None, 2.0)]
-        found[by] = [generation.job.tbt_target_ms for generation in generations]
-    assert found == {"plugin": [None, 2.0], "schedule": [None, None]}
+        orders = order(), order(tbt_target_ms=2.0, told_text_type="romansh")
+        found[by] = [engine.submit(each).job.told for each in orders]
+    assert found == {"plugin": [UNTOLD, DepthRequest("romansh", 2.0)], "schedule": [UNTOLD, UNTOLD]}
 
 
 @pytest.mark.parametrize("by", ["plugin", "schedule"])
