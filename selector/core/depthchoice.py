@@ -1,6 +1,6 @@
 """Which depth an engine drafts at next: least energy per accepted token within the targets of the batch.
 
-    for each depth d and each group g of the batch (its requests of one text type and target)
+    for each depth d and each group g of the batch (its requests of one text type, with the tightest of their targets)
 
         TBT_dg = T_d(b, c) / slow_dg / (1 - prefill share)        J_d = E_d(b, c) / Σ_g b_g · a_dg
 
