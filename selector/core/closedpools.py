@@ -13,8 +13,9 @@ what is there beyond full ones is served elsewhere, at about their price, as in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -42,23 +43,40 @@ class MeanRun(NamedTuple):
 
 def mean_run(pools: Sequence[ClosedPool], population: int) -> MeanRun:
     """The means over all ways to share `population` requests, at least 1, among the pools, at least one of them."""
-    there = np.arange(population + 1)
-    weights, rates, powers_w = [], [], []
-    for pool in pools:
-        batches, batch_rates, batch_powers_w = pool.curve.lines
-        batch = there / pool.backends
-        beyond = np.maximum(1.0, batch / batches[-1])
-        rates.append(pool.backends * beyond * np.interp(batch, batches, batch_rates))
-        powers_w.append(pool.backends * beyond * np.interp(batch, batches, batch_powers_w))
-        logs = np.concatenate(([0.0], np.cumsum(np.log(pool.tokens_per_s / rates[-1][1:]))))
+    tables = [_table(pool.curve, pool.backends, population) for pool in pools]
+    weights = []
+    for pool, table in zip(pools, tables, strict=True):
+        logs = table.there * math.log(pool.tokens_per_s) - table.log_rates
         weights.append(np.exp(logs - logs.max()))
     tokens_per_s = power_w = 0.0
-    for index, weight in enumerate(weights):
+    for index, (weight, table) in enumerate(zip(weights, tables, strict=True)):
         chances = weight * _together([*weights[:index], *weights[index + 1 :]], population)[::-1]
         chances /= chances.sum()
-        tokens_per_s += float(chances @ rates[index])
-        power_w += float(chances @ powers_w[index])
+        tokens_per_s += float(chances @ table.rates)
+        power_w += float(chances @ table.powers_w)
     return MeanRun(tokens_per_s, power_w)
+
+
+class _Table(NamedTuple):
+    """What a pool of so many backends does with 0 to N requests."""
+
+    there: NDArray[np.float64]
+    rates: NDArray[np.float64]
+    powers_w: NDArray[np.float64]
+    log_rates: NDArray[np.float64]
+    """Sum of the logarithms of the rates at 1 to n requests."""
+
+
+@lru_cache(maxsize=256)
+def _table(curve: PoolCurve, backends: int, population: int) -> _Table:
+    # The same curves are asked about for every assignment of texts to arms.
+    there = np.arange(population + 1, dtype=np.float64)
+    batches, batch_rates, batch_powers_w = curve.lines
+    batch = there / backends
+    beyond = np.maximum(1.0, batch / batches[-1])
+    rates = backends * beyond * np.interp(batch, batches, batch_rates)
+    powers_w = backends * beyond * np.interp(batch, batches, batch_powers_w)
+    return _Table(there, rates, powers_w, np.concatenate(([0.0], np.cumsum(np.log(rates[1:])))))
 
 
 def _together(weights: Sequence[NDArray[np.float64]], population: int) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from heapq import nlargest
 
 from selector.core.contention import neighbours
 from selector.core.eligibility import can_ever_serve
@@ -98,6 +99,14 @@ class Look:
     def of_arm(self, arm: str) -> list[Prediction]:
         """Those of the backends of one arm that can serve the request, in the fleet's order."""
         return [found for index in self._forecast.of_arm.get(arm, ()) if (found := self.at(index)) is not None]
+
+    def busiest_of_arm(self, arm: str, most: int) -> list[Prediction]:
+        """Those of at most so many backends of one arm that have a place left, the busiest, in the fleet's order."""
+        backends, views = self._forecast.backends, self.fleet.backends
+        indices = self._forecast.of_arm.get(arm, ())
+        free = [index for index in indices if views[index].batch < backends[index].max_running_requests]
+        busiest = nlargest(most, free, key=lambda index: views[index].batch)
+        return [found for index in sorted(busiest) if (found := self.at(index)) is not None]
 
     def made(self) -> list[Prediction]:
         """Those made so far."""

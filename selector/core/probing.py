@@ -29,6 +29,8 @@ from selector.core.policy import BackendSpec, PolicyContext
 from selector.core.prediction import Prediction
 from selector.core.types import FleetView, RequestView
 
+_MOST_PLACES = 8
+"""Backends of an arm that are looked at for a probe: those with most company."""
 BURST = 8
 """Probes that follow each other: about as many as a drift test needs to see a large change."""
 LEFT_AFTER_DECISIONS = 100
@@ -124,7 +126,7 @@ class Prober:
             self._burst = None
         if request.text_type != text_type:
             return None
-        places = [each for each in look.of_arm(arm) if self._affordable(each, chosen, request)]
+        places = [each for each in look.busiest_of_arm(arm, _MOST_PLACES) if self._affordable(each, chosen, request)]
         return max(places, key=lambda each: each.batch, default=None)
 
     def _begins(self, now_s: float) -> bool:
@@ -140,7 +142,7 @@ class Prober:
             used = self._used.get((arm, request.text_type), 0)
             if arm == chosen.arm or count - used < self._wait(arm, request.text_type):
                 continue
-            for found in look.of_arm(arm):
+            for found in look.busiest_of_arm(arm, _MOST_PLACES):
                 hoped = self._hoped(found.acceptance_arm, request.text_type)
                 if hoped is None or self._is_silent(found) or not self._affordable(found, chosen, request):
                     continue

@@ -50,6 +50,15 @@ def test_predictions_are_those_of_each_eligible_backend_in_order() -> None:
     assert figures(forecast.predictions(request, fleet, arm="dflash-16")) == figures(expected[2:])
 
 
+def test_the_busiest_of_an_arm_are_those_with_most_company_and_a_place_left() -> None:
+    context = policy_context(specs_of("none", "none", "none", "none", "dspark-8"))
+    full = context.backends[1].max_running_requests
+    look = Forecast(context).look(request_view(), fleet_view(context.backends, [3, full, 0, 9, 20]))
+    assert [found.backend for found in look.busiest_of_arm("none", 2)] == ["b0", "b3"]
+    assert [found.backend for found in look.busiest_of_arm("none", 8)] == ["b0", "b2", "b3"]
+    assert look.busiest_of_arm("ngram-8", 8) == []
+
+
 def test_a_request_sent_adds_its_prefill_to_that_backend_alone() -> None:
     context = policy_context(specs_of("none", "none"))
     forecast = Forecast(context)
