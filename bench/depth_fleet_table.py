@@ -114,19 +114,25 @@ def choices() -> Iterator[Choice]:
 
 def run_cell(cell: Cell) -> dict[str, object]:
     """All runs of a cell."""
-    return {**asdict(cell), "results": {choice.name: _served(cell, choice) for choice in choices()}}
+    return {**asdict(cell), "results": _results(cell, list(choices()))}
 
 
 def run_anew(cell: Cell, name: str) -> dict[str, object]:
     """One run of a cell. Raises `KeyError` for a name that no choice has."""
-    return _served(cell, {choice.name: choice for choice in choices()}[name])
+    return _results(cell, [choice for choice in choices() if choice.name == name])[name]
 
 
-def _served(cell: Cell, choice: Choice) -> dict[str, object]:
+def _results(cell: Cell, chosen: Sequence[Choice]) -> dict[str, dict[str, object]]:
+    results = {}
     load, window, until_s = load_of(cell)
     with TemporaryDirectory() as folder:
-        fleet = fleet_of(choice.arms, choice.gpus, exported(Path(folder), cell.target_ms))
-        return short(simulate_policy(fleet, load, choice.policy, seed=cell.seed, window=window, until_s=until_s))
+        in_engine = exported(Path(folder), cell.target_ms)
+        for choice in chosen:
+            fleet = fleet_of(choice.arms, choice.gpus, in_engine)
+            results[choice.name] = short(
+                simulate_policy(fleet, load, choice.policy, seed=cell.seed, window=window, until_s=until_s)
+            )
+    return results
 
 
 def provenance() -> dict[str, object]:

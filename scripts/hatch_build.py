@@ -40,6 +40,7 @@ COMPILED = (
     "selector/core/planscore.py",
     "selector/core/poolload.py",
     "selector/core/prediction.py",
+    "selector/core/prefillcost.py",
     "selector/core/probing.py",
     "selector/core/refinement.py",
     "selector/core/sessions.py",

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from selector.core.acceptance import AcceptanceModel, AcceptancePrior
-from selector.core.cost import ArmCost, ContextSlope, IdlePower, PrefillCost, StepCost, StepPoint
+from selector.core.cost import ArmCost, ContextSlope, IdlePower, StepCost, StepPoint
 from selector.core.policy import BackendSpec, PolicyContext
+from selector.core.prefillcost import PrefillCost
 from selector.core.types import TEXT_TYPES, BackendView, Capability, FleetView, LoadGroup, RequestView
 from tests.profiles import PROFILE
 

@@ -118,8 +118,6 @@ class Servers(FileModel):
     drafts: dict[str, str] = Field(default_factory=dict)
     flags: tuple[str, ...] = ()
     at_once: bool = False
-    one_length_of: str | None = None
-    """Impose one accept length a server, that of this text type, without the plugin."""
     unchecked: tuple[str, ...] = ()
     """Arms that need not take the accept lengths that are imposed: no cell uses them."""
     env: dict[str, str] = Field(default_factory=dict)

@@ -85,8 +85,7 @@ async def started(
         for server in coming:
             if plan.servers.at_once:
                 await _ready(server, session, plan, clock)
-            checked = {plan.servers.one_length_of} if plan.servers.one_length_of else plan.text_types
-            wanted = {name: length for name, length in accept.get(server.arm, {}).items() if name in checked}
+            wanted = {name: length for name, length in accept.get(server.arm, {}).items() if name in plan.text_types}
             if server.arm not in plan.servers.unchecked:
                 for number, (name, length) in enumerate(wanted.items()):
                     bounds = _bounds(length, plan.survival.get(name), server.deepest)
@@ -136,8 +135,6 @@ def _imposed(arm: str, lengths: Mapping[str, float] | None, plan: LivePlan) -> d
     """
     if lengths is None:
         return {}
-    if plan.servers.one_length_of is not None:
-        return {"SGLANG_SIMULATE_ACC_LEN": str(lengths[plan.servers.one_length_of])}
     chances = plan.survival if arm not in plan.accept else {}
     name, values = ("SURVIVAL", chances) if chances else ("ACCEPT", lengths)
     return {

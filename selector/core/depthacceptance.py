@@ -29,6 +29,7 @@ _TYPE_WEIGHT = 32.0
 """m: about what a first draft varies by, squared, over what the rates of a type's requests do."""
 _RECENT_STEPS = 64.0
 """Steps after which what was seen of the requests that are there counts half."""
+_RECENT_FADE = 0.5 ** (1.0 / _RECENT_STEPS)
 _DERIVED_AFTER = 8
 """Requests × steps, and one pass more: what is seen in less moves the accept lengths by less than they are known."""
 _DERIVED_BELOW_FRAC = 0.7
@@ -180,6 +181,3 @@ class _Counts:
 
 def _inside(rate: float) -> float:
     return min(max(rate, _SURE), 1.0 - _SURE)
-
-
-_RECENT_FADE = 0.5 ** (1.0 / _RECENT_STEPS)

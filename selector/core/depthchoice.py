@@ -30,7 +30,8 @@ from selector.core.depthacceptance import DepthAcceptance
 from selector.core.depthbatch import UNTOLD_TEXT, DepthBatch
 from selector.core.depthtable import DepthPoint, DepthTable
 from selector.core.depthtexts import DepthAcceptances
-from selector.core.prefillshare import PrefillShare
+from selector.core.prefillshare import EnginePrefillShare
+from selector.core.stalls import miss_probability
 from selector.errors import DomainError
 
 _AS_LIKELY_FRAC = 0.05
@@ -98,7 +99,7 @@ class DepthChoice:
         options: ChoiceOptions,
         *,
         start_depth: int,
-        prefill: PrefillShare | None = None,
+        prefill: EnginePrefillShare | None = None,
     ) -> None:
         """`prefill` reckons what prompts cost; without it they are taken to cost nothing.
 
@@ -119,7 +120,7 @@ class DepthChoice:
         self._yields: dict[int, _Yield] = {}
         self._yields_of: tuple[DepthBatch, int] | None = None
         self.acceptance = acceptance
-        self.prefill = prefill or PrefillShare()
+        self.prefill = prefill or EnginePrefillShare()
         """To be told of every pass over prompts."""
         self.depth = start_depth
         """The depth in force, trials apart."""
@@ -236,6 +237,7 @@ class DepthChoice:
         groups = [
             (self.acceptance.of(text_type), target_ms, requests) for text_type, target_ms, requests in batch.groups
         ]
+        deviate = self.acceptance.slow.deviate
         shares, paces, js = {}, {}, {}
         deeper = -1
         for depth in self._table.depths:
@@ -243,7 +245,9 @@ class DepthChoice:
             likely = 0.0
             for acceptance, target_ms, requests in groups:
                 asked = ms / (target_ms * kept_frac)
-                likely += requests * self._chance(acceptance.lengths[depth], acceptance.slow[depth], asked)
+                # An accept length is missed from above as a time is from below.
+                missed = miss_probability(-acceptance.lengths[depth], -acceptance.slow[depth], -asked, deviate)
+                likely += requests * (1.0 - missed)
             tokens = self._yields[depth][0]
             shares[depth], paces[depth], js[depth] = likely / batch.size, tokens / ms, step_j / tokens
             # Deeper drafts may be what meets it, if they are better than is known.
@@ -262,13 +266,6 @@ class DepthChoice:
         if better and self._settled():
             return self._change(wanted)
         return self._tried(deeper, size, worthwhile=True)
-
-    def _chance(self, mean: float, slow: float, asked: float) -> float:
-        """That a request's accept length is what its target asks for: normal, with `slow` at the quantile."""
-        deviate = self.acceptance.slow.deviate
-        if deviate <= 0.0 or mean - slow <= 1e-9:
-            return float(mean >= asked)
-        return 0.5 * (1.0 + math.erf(math.sqrt(0.5) * deviate * (mean - asked) / (mean - slow)))
 
     def _settled(self) -> bool:
         return self._since_change > self._options.dwell_steps

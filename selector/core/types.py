@@ -228,6 +228,14 @@ class Decision:
     settings: Mapping[str, float] = field(default_factory=lambda: _NO_SETTINGS)
     """Live settings the policy wants in force on that backend; empty leaves them as they are."""
 
+    @property
+    def chosen(self) -> Candidate | None:
+        """What was predicted of the backend decided on; policies that do not predict say nothing."""
+        for candidate in self.candidates:
+            if candidate.backend == self.backend:
+                return candidate
+        return None
+
     def explained(self) -> Decision:
         """The decision with its candidates worked out: what is logged or kept."""
         if isinstance(self.candidates, tuple):

@@ -18,7 +18,8 @@ from selector.core.depthchoice import ChoiceOptions, DepthChoice
 from selector.core.depthsurvival import DEFAULT_OUTPUT_TOKENS, DEFAULT_QUANTILE, SlowRequests
 from selector.core.depthtable import DepthTable
 from selector.core.depthtexts import DepthAcceptances
-from selector.core.prefillshare import PrefillShare
+from selector.core.prefillcost import PrefillCost
+from selector.core.prefillshare import EnginePrefillShare
 from selector.errors import DomainError, InputError
 from selector.files.validation import FileModel, read_text, validated
 
@@ -116,12 +117,15 @@ class DepthFile(FileModel):
         options = ChoiceOptions(**self.options.model_dump())
         return DepthChoice(table, acceptance, options, start_depth=start, prefill=self.prefill_share())
 
-    def prefill_share(self) -> PrefillShare:
+    def prefill_share(self) -> EnginePrefillShare:
         """What prompts take of the time, before any was there. Raises `DomainError`."""
         known = self.prefill
         if known is None:
-            return PrefillShare()
-        return PrefillShare(known.points, floor_ms=known.floor_ms, resume_ms=known.resume_ms)
+            return EnginePrefillShare()
+        if list(known.points) != sorted(known.points):
+            raise DomainError(f"the points of a prefill must rise with the prompt: {list(known.points)}")
+        points = [(tokens, ms, 0.0) for tokens, ms in known.points]  # what they take in joules does not count here
+        return EnginePrefillShare(PrefillCost(points, floor_ms=known.floor_ms, resume_ms=known.resume_ms))
 
 
 def options_of(options: ChoiceOptions) -> Options:

@@ -20,8 +20,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from selector.core.acceptance import HALF_LIFE_REQUESTS, REFINE_KEYS, AcceptanceModel, AcceptancePrior
-from selector.core.cost import ArmCost, IdlePower, PrefillCost
+from selector.core.cost import ArmCost, IdlePower
 from selector.core.livesettings import ArmSetting
+from selector.core.prefillcost import PrefillCost
 from selector.errors import DomainError, ProfileError
 from selector.files.arm import (
     Acceptance,

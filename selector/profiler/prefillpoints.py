@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from selector.core.cost import PrefillCost
+from selector.core.prefillcost import PrefillCost
 from selector.files.profile import PrefillPass, PrefillPoint, Provenance
 from selector.profiler.cells import Cell, InterruptionCell, PrefillCell
 from selector.profiler.checks import spread_frac

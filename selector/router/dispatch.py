@@ -288,7 +288,7 @@ class Dispatcher:
     ) -> None:
         """The part of a decision that nobody waits for."""
         decision = self.controller.explained(decision)
-        chosen = _chosen(decision)
+        chosen = decision.chosen
         if flight is not None and chosen is not None:
             flight.predicted_tbt_ms = chosen.tbt_ms
         self._log_decision(view, decision, now_s, fallback=fallback)
@@ -449,11 +449,3 @@ class Dispatcher:
     def _write(self, event: str, fields: Mapping[str, object]) -> None:
         if self._log is not None:
             self._log.write(event, fields)
-
-
-def _chosen(decision: Decision) -> Candidate | None:
-    """What was predicted of the backend decided on; policies that do not predict say nothing."""
-    for candidate in decision.candidates:
-        if candidate.backend == decision.backend:
-            return candidate
-    return None

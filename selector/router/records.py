@@ -44,11 +44,7 @@ class Attempt:
     @property
     def chosen(self) -> Candidate | None:
         """What the policy predicted of the backend it chose, if it predicts."""
-        backend = self.decision.backend
-        for found in self.decision.candidates:
-            if found.backend == backend:
-                return found
-        return None
+        return self.decision.chosen
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selector.core.cost import ContextSlope, PrefillCost, StepCost, StepPoint
+from selector.core.cost import ContextSlope, StepCost, StepPoint
+from selector.core.prefillcost import PrefillCost
 
 BATCHES = st.integers(1, 96)
 CONTEXTS = st.integers(0, 20_000).map(float)

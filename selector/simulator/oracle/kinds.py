@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from selector.core.contention import neighbours, turns_energy, turns_slowdown
-from selector.core.cost import PrefillCost, StepCost
+from selector.core.cost import StepCost
 from selector.core.policy import BackendSpec
+from selector.core.prefillcost import PrefillCost
 from selector.simulator.server import DEFAULT_CHUNK_TOKENS
 
 FloatArray = npt.NDArray[np.float64]

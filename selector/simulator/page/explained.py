@@ -25,7 +25,7 @@ class Explained:
     @property
     def chosen(self) -> Candidate | None:
         """What was predicted for the backend that it chose."""
-        return chosen_candidate(self.decision)
+        return self.decision.chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def foresight(decisions: Mapping[str, Decision], records: Sequence[RequestRecord
     pairs = []
     for record in records:
         decision = decisions.get(record.request.trace.request_id)
-        candidate = chosen_candidate(decision) if decision else None
+        candidate = decision.chosen if decision else None
         if candidate and candidate.tbt_ms is not None and record.outcome and record.outcome.tbt_ms is not None:
             pairs.append((candidate.tbt_ms, record.outcome.tbt_ms))
     if not pairs:
@@ -153,18 +153,13 @@ def foresight_html(rows: Sequence[tuple[str, Foresight]]) -> str:
     return table(columns, body, caption="predicted against actual time between tokens")
 
 
-def chosen_candidate(decision: Decision) -> Candidate | None:
-    """The candidate of the backend that was chosen, if the policy listed it."""
-    return next((one for one in decision.candidates if one.backend == decision.backend), None)
-
-
 def _over_target(record: RequestRecord) -> float:
     target, outcome = record.request.tbt_target_ms, record.outcome
     return outcome.tbt_ms / target if target and outcome and outcome.tbt_ms is not None else 0.0
 
 
 def _under_predicted(decisions: Mapping[str, Decision], record: RequestRecord) -> float:
-    chosen = chosen_candidate(decisions[record.request.trace.request_id])
+    chosen = decisions[record.request.trace.request_id].chosen
     outcome = record.outcome
     if chosen is None or not chosen.tbt_ms or outcome is None or outcome.tbt_ms is None:
         return 0.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from selector.core.cost import ArmCost, ContextSlope, IdlePower, PrefillCost, StepCost, StepPoint
+from selector.core.cost import ArmCost, ContextSlope, IdlePower, StepCost, StepPoint
+from selector.core.prefillcost import PrefillCost
 from selector.errors import DomainError
 
 KV = ContextSlope(ms_per_token=1e-3, j_per_token=2e-3)

@@ -12,7 +12,8 @@ from selector.core.depthchoice import ChoiceOptions, DepthChoice
 from selector.core.depthsurvival import SlowRequests, geometric_survivals
 from selector.core.depthtable import DepthTable
 from selector.core.depthtexts import DepthAcceptances
-from selector.core.prefillshare import PrefillShare
+from selector.core.prefillcost import PrefillCost
+from selector.core.prefillshare import EnginePrefillShare
 from selector.errors import DomainError
 from tests.depthtables import straight_table
 
@@ -227,7 +228,7 @@ def test_what_nobody_can_meet_is_missed_at_little_energy() -> None:
 
 def test_prompts_that_take_half_of_the_time_leave_half_of_a_target() -> None:
     table = straight_table(j_per_depth=6.0, ms_per_depth=0.1)
-    share = PrefillShare([(100.0, 10.0)])
+    share = EnginePrefillShare(PrefillCost([(100.0, 10.0, 0.0)]))
     acceptance = DepthAcceptances(geometric_survivals(0.7, 3), SLOW)
     choice = DepthChoice(table, acceptance, NO_TRIALS, start_depth=0, prefill=share)
     tbt_ms = choice.points(8, 0.0)[0].tbt_ms

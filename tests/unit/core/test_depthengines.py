@@ -14,7 +14,8 @@ from selector.core.depthchoice import ChoiceOptions, DepthChoice
 from selector.core.depthengines import DepthEngine, OwnDepth, PluginDepths, ScheduledDepths, tiers_by_batch
 from selector.core.depthsurvival import SlowRequests, geometric_survivals
 from selector.core.depthtexts import DepthAcceptances
-from selector.core.prefillshare import PrefillShare
+from selector.core.prefillcost import PrefillCost
+from selector.core.prefillshare import EnginePrefillShare
 from selector.core.sglangadaptive import DEFAULT_SCHEDULES, DepthRule, Tier
 from selector.errors import DomainError
 from tests.depthtables import straight_table
@@ -126,7 +127,9 @@ def test_prompts_take_from_every_target() -> None:
     costs = straight_table((0, 1), ms=6.0, ms_per_depth=1.5, ms_per_request=0.0, j_per_depth=6.0)
     acceptance = DepthAcceptances((0.5,), SlowRequests.at(0.5))
     options = ChoiceOptions(trial_every_steps=0)
-    choice = DepthChoice(costs, acceptance, options, start_depth=0, prefill=PrefillShare([(100.0, 6.0)]))
+    choice = DepthChoice(
+        costs, acceptance, options, start_depth=0, prefill=EnginePrefillShare(PrefillCost([(100.0, 6.0, 0.0)]))
+    )
     engine = PluginDepths(choice)
     depths = []
     for _ in range(4_000):

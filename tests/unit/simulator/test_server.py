@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from selector.core.contention import turns_energy, turns_slowdown
-from selector.core.cost import ArmCost, PrefillCost
+from selector.core.cost import ArmCost
+from selector.core.prefillcost import PrefillCost
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.server import Job, ServerModel
 from tests.fleets import arm_cost
