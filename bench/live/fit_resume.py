@@ -2,7 +2,7 @@
 
     python bench/live/fit_resume.py --plan bench/live/one-server.toml --out runs/live --load "16 running" --write FILE
 
-For every arm with a `static:` cell of that load: the `resume_ms` (see `core.prefillcost.PrefillCost`) at which the simulated
+For every arm with a `static:` cell of that load: the `resume_ms` (see `core.prefillcost`) at which the simulated
 median TBT is the live one, between 0 and 40 ms. `--write` puts them into a profile's file, as derived from those cells:
 an error of the simulation on the same cells then says nothing, one on other cells does.
 """

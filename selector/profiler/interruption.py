@@ -8,7 +8,7 @@ In the middle the server makes N steps and P passes, and whatever lies between a
     stall of a pass = (time of the middle − N · T) / P        T: mean of both quiet parts, since steps get slower as the
                                                               context grows
 
-Less the pass alone (`prefill.measure_lone_prefill`) it is the time to resume of `core.prefillcost.PrefillCost`. A lone prompt
+Less the pass alone (`prefill.measure_lone_prefill`) it is the time to resume of `core.prefillcost`. A lone prompt
 gets two tokens, so that it joins the batch for one step: putting it in and taking it out belong to the stall. That
 step costs what one with a request less does only where both are padded to one CUDA graph: let the running requests be
 one fewer than a captured batch.
