@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from selector.core.forecast import Forecast
+from selector.core.forecast import Forecast, least_violation
 from selector.core.leastloaded import REFUSAL
 from selector.core.policy import PolicyContext
 from selector.core.types import Decision, FleetView, Outcome, RequestView
@@ -41,7 +41,7 @@ class Goodput:
             best, reason = look.at(most), f"most goodput: {gains[most]:+.0f} tokens/s"
             assert best is not None
         else:
-            best, reason = self._forecast.least_violation(request, predictions)
+            best, reason = least_violation(request, predictions)
         return self._forecast.decision(request, fleet, best, lambda: predictions, reason)
 
     def observe(self, outcome: Outcome) -> None:

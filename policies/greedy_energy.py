@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from selector.core.forecast import Forecast
+from selector.core.forecast import Forecast, least_violation
 from selector.core.leastloaded import REFUSAL
 from selector.core.policy import PolicyContext
 from selector.core.types import Decision, FleetView, Outcome, RequestView
@@ -37,7 +37,7 @@ class GreedyEnergy:
             best = min(feasible, key=lambda found: found.marginal_j_per_accepted_token)
             reason = f"least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
         else:
-            best, reason = self._forecast.least_violation(request, predictions)
+            best, reason = least_violation(request, predictions)
         return self._forecast.decision(request, fleet, best, lambda: predictions, reason)
 
     def observe(self, outcome: Outcome) -> None:

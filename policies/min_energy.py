@@ -26,7 +26,7 @@ from functools import partial
 from itertools import islice
 
 from selector.core.demandestimate import DemandEstimate
-from selector.core.forecast import Forecast, Look
+from selector.core.forecast import Forecast, Look, least_violation
 from selector.core.handover import SLOWDOWN, Handover
 from selector.core.livesettings import ArmSetting
 from selector.core.planner import Demand, DemandKey, Plan, Planner
@@ -139,7 +139,7 @@ class MinEnergy:
                 return Decision(backend=None, reason="no backend can serve it")
             planned = next(iter(plan.arms_of.get(key, ())), None)
             placed = self._undisturbing(predictions, planned, fleet)
-            best, reason = self._forecast.least_violation(request, placed)
+            best, reason = least_violation(request, placed)
         else:
             best, reason = self._where_its_prefix_is(look, prefix, *found)
         probe = self._prober.instead(look, best, now_s)
@@ -162,22 +162,34 @@ class MinEnergy:
             words = "planned" if rank == 0 else f"overflow of {arms[0]}"
             sharing = plan.backends_of.get(arm)
             if sharing is None:
-                for index in self._of_arm[arm]:
-                    if views[index].batch < limit and (found := look.at(index)) is not None and found.feasible:
-                        return found, f"{words}: request {found.batch} of {limit}"
-                continue
-            able = list(islice(filter(look.can_serve, self._of_arm[arm]), sharing))
-            if len(able) > 1:
-                able.sort(key=lambda each: views[each].batch)
+                able = [index for index in self._of_arm[arm] if views[index].batch < limit]
+            else:
+                able = list(islice(filter(look.can_serve, self._of_arm[arm]), sharing))
+                if len(able) > 1:
+                    able.sort(key=lambda each: views[each].batch)
             for index in able:
-                if (found := look.at(index)) is not None and found.feasible:
+                found = look.at(index)
+                if found is not None and found.feasible and (rank == 0 or self._lasts(found, limit)):
+                    if sharing is None:
+                        return found, f"{words}: request {found.batch} of {limit}"
                     return found, f"{words}: request {found.batch}, evenly over {sharing}"
         feasible = [found for found in look.all() if found.feasible]
         if not feasible:
             return None
-        placed = self._undisturbing(feasible, next(iter(arms), None), fleet)
+        planned = next(iter(arms), None)
+        if not plan.within_targets:  # places that others need are left to them
+            feasible = [each for each in feasible if each.arm == planned or each.arm not in plan.batch_of] or feasible
+        placed = self._undisturbing(feasible, planned, fleet)
         best = min(placed, key=lambda found: found.marginal_j_per_accepted_token)
         return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
+
+    def _lasts(self, found: Prediction, batch: int) -> bool:
+        """Whether the request would still meet its target there when the backend is as full as is planned for others."""
+        target_ms = found.lengths.request.tbt_target_ms
+        if target_ms is None or found.batch >= batch:
+            return True
+        step, context = self._specs[self._index[found.backend]].cost.step.step, found.load.view.mean_context_tokens
+        return found.tbt_ms * step(batch, context)[0] <= target_ms * step(found.batch, context)[0]
 
     def _undisturbing(
         self, predictions: Sequence[Prediction], planned: str | None, fleet: FleetView

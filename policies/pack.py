@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from selector.core.forecast import Forecast
+from selector.core.forecast import Forecast, least_violation
 from selector.core.leastloaded import least_loaded_on, requests_in_words, require_arm
 from selector.core.policy import PolicyContext
 from selector.core.types import Decision, FleetView, Outcome, RequestView
@@ -51,7 +51,7 @@ class Pack:
             best = min(feasible, key=lambda found: found.batch)
             reason = f"all of {self._arm} at max_batch, least loaded: {requests_in_words(best.batch - 1)}"
         else:
-            best, reason = self._forecast.least_violation(request, predictions)
+            best, reason = least_violation(request, predictions)
         return self._forecast.decision(request, fleet, best, lambda: predictions, reason)
 
     def observe(self, outcome: Outcome) -> None:

@@ -18,6 +18,7 @@ import math
 
 from selector.core.dispersion import CountDispersion
 from selector.core.poolload import Demand, DemandKey
+from selector.core.ratetrend import RateTrend, Trend
 from selector.core.stalls import PrefillWork
 from selector.core.types import Outcome, RequestView
 
@@ -37,14 +38,19 @@ _JUMP_DEVIATIONS = 2.0
 """Standard deviations by which the recent rate must differ to be believed alone."""
 
 
+_LEAST_PER_S = 1e-3
+"""A falling rate ends here: a demand is either there or forgotten."""
+
+
 class _Arrivals:
     """Arrival rate and mean lengths of one demand; older arrivals fade over the window, and sooner after a jump."""
 
-    __slots__ = ("count", "dispersion", "output_tokens", "prompt_tokens", "recent", "since_s", "then_s")
+    __slots__ = ("count", "dispersion", "output_tokens", "prompt_tokens", "rate", "recent", "then_s")
 
     def __init__(self, now_s: float, window_s: float) -> None:
         self.count = self.recent = self.prompt_tokens = self.output_tokens = 0.0
-        self.since_s = self.then_s = now_s
+        self.then_s = now_s
+        self.rate = RateTrend(now_s, window_s=window_s)
         self.dispersion = CountDispersion(now_s, bin_s=_RECENT_FRAC * window_s)
 
     def add(self, request: RequestView, now_s: float, window_s: float) -> None:
@@ -54,39 +60,35 @@ class _Arrivals:
         self.prompt_tokens = self.prompt_tokens * keep + request.prompt_tokens
         self.output_tokens = self.output_tokens * keep + request.expected_output_tokens
         self.then_s = now_s
+        self.rate.arrived(now_s)
         self.dispersion.arrived(now_s)
 
-    def follow_jump(self, now_s: float, window_s: float) -> None:
-        """Forgets what came before the last part of the window where the rate in it is clearly another.
+    def trend(self, now_s: float, window_s: float) -> Trend:
+        """The rate now. Where that of the last part of the window is clearly another, what came before is forgotten.
 
         At a steady rate r the rate over a memory of v seconds has the variance d r / 2 v, with d the dispersion of the
         arrivals: 1 when they are independent, more when they are in the habit of coming in bursts, which are no jumps.
         """
+        dispersion = self.dispersion.value
+        trend = self.rate.trend(now_s, dispersion)
         recent_s = _RECENT_FRAC * window_s
-        age_s = now_s - self.since_s
-        if age_s < 3.0 * recent_s:
-            return
-        faded = self.count * math.exp((self.then_s - now_s) / window_s)
-        rate = faded / (window_s * -math.expm1(-age_s / window_s))
+        if self.rate.age_s(now_s) < 3.0 * recent_s:
+            return trend
         recent = self.recent * math.exp((self.then_s - now_s) / recent_s) / recent_s
-        if abs(recent - rate) > _JUMP_DEVIATIONS * math.sqrt(self.dispersion.value * rate / (2.0 * recent_s)):
-            # As if the first request had come `recent_s` ago, and all since then at the recent rate.
-            self.since_s = now_s - recent_s
-            scale = recent * window_s * -math.expm1(-_RECENT_FRAC) / faded
-            self.count *= scale
-            self.prompt_tokens *= scale
-            self.output_tokens *= scale
+        expected = trend.before(recent_s)
+        if abs(recent - expected) <= _JUMP_DEVIATIONS * math.sqrt(dispersion * max(expected, 1e-9) / (2.0 * recent_s)):
+            return trend
+        self.rate.restart(now_s, age_s=recent_s, per_s=recent)
+        return Trend(recent, 0.0)
 
     def demand(self, key: DemandKey, now_s: float, window_s: float, work: PrefillWork) -> Demand | None:
-        faded = self.count * math.exp((self.then_s - now_s) / window_s)
-        if faded < 0.05:
+        if self.count * math.exp((self.then_s - now_s) / window_s) < 0.05:
             return None
-        # A window that has not filled yet holds 1 − e^(−age/window) of what it would at this rate.
-        filled = 1.0 - math.exp(-max(now_s - self.since_s, 1.0) / window_s)
+        trend = self.trend(now_s, window_s)
         return Demand(
             text_type=key[0],
             tbt_target_ms=key[1],
-            requests_per_s=faded / (window_s * filled),
+            requests_per_s=max(trend.per_s, _LEAST_PER_S),
             prompt_tokens=self.prompt_tokens / self.count,
             output_tokens=max(1.0, self.output_tokens / self.count),
             prefill_dispersion_s=work.bursts.dispersion_s,
@@ -169,7 +171,6 @@ class DemandEstimate:
         """The present demands; those that have faded away are forgotten."""
         demands = []
         for key, arrivals in list(self._arrivals.items()):
-            arrivals.follow_jump(now_s, self._window_s)
             demand = arrivals.demand(key, now_s, self._window_s, work)
             if demand is None:
                 del self._arrivals[key]

@@ -22,14 +22,11 @@ from selector.core.prediction import (
     keeps_targets,
     predict_with,
 )
-from selector.core.stalls import PrefillWork, miss_probability, normal_deviate
+from selector.core.stalls import PrefillWork
 from selector.core.types import BackendView, Decision, FleetView, LazyCandidates, RequestView
 
 _MOST_PREFILL_FRAC = 0.9
 """Bound of the prefill share: a burst of prompts may take longer than the window it is spread over."""
-
-_HOPELESS = 0.95
-"""Beyond this probability of a miss, the TBT itself counts."""
 
 
 class PrefillShare:
@@ -145,7 +142,6 @@ class Look:
                 slowdown * at_depth.step_ms,
                 forecast.prefill_frac(spec.name, self.fleet.now_s),
                 self._bursts,
-                self.request.expected_output_tokens,
             )
             for at_depth in (load.at_depths.values() or (load,))
         )
@@ -191,10 +187,6 @@ class Forecast:
             load = self._loads[index] = RunningLoad(view, self.backends[index])
         return load
 
-    def least_violation(self, request: RequestView, predictions: Sequence[Prediction]) -> tuple[Prediction, str]:
-        """See the function of that name."""
-        return least_violation(request, predictions, normal_deviate(self._context.tbt_quantile))
-
     @property
     def prefill_work(self) -> PrefillWork:
         """The prefill work sent to the whole fleet."""
@@ -223,26 +215,19 @@ class Forecast:
         return Decision(backend=best.backend, reason=reason, candidates=candidates)
 
 
-def least_violation(request: RequestView, predictions: Sequence[Prediction], deviate: float) -> tuple[Prediction, str]:
-    """The least bad of predictions of which none is feasible, and the reason in words; `deviate` is the quantile's.
+def least_violation(request: RequestView, predictions: Sequence[Prediction]) -> tuple[Prediction, str]:
+    """The least bad of predictions of which none is feasible, and the reason in words.
 
-    With a place free somewhere: where no running request's target breaks, if there is such a place, and then where the
-    request itself most likely meets its target (one broken promise rather than several), or is fastest where there is
-    hardly a chance. Without a free place: the shortest queue is the least loaded.
+    With a place free somewhere: where the fewest requests are expected to miss their targets because of it, itself and
+    those that run there, or where it is fastest if that is the same. Without a free place: the shortest queue is the
+    least loaded.
     """
     placed = [found for found in predictions if found.fits]
     if not placed:
         best = min(predictions, key=lambda found: found.batch)
         return best, f"no free place, least loaded: {requests_in_words(best.batch - 1)}"
+    best = min(placed, key=lambda found: (found.missed, found.tbt_ms))
     target_ms = request.tbt_target_ms
-
-    def badness(found: Prediction) -> tuple[bool, float, float]:
-        missed = 0.0
-        if target_ms is not None:
-            missed = min(_HOPELESS, miss_probability(found.mean_tbt_ms, found.tbt_ms, target_ms, deviate))
-        return not found.keeps_others, missed, found.tbt_ms
-
-    best = min(placed, key=badness)
     if target_ms is None or best.meets_target:
         return best, f"every place breaks a running target, least violation: {best.tbt_ms:.1f} ms"
     return best, f"no place within target, least violation: {best.tbt_ms:.1f} of {target_ms:g} ms"

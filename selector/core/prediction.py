@@ -22,7 +22,15 @@ from typing import NamedTuple
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.policy import BackendSpec
-from selector.core.stalls import NO_BURSTS, SHORT_ANSWER_FRAC, Bursts, normal_deviate, slow_factor, with_burst
+from selector.core.stalls import (
+    NO_BURSTS,
+    SHORT_ANSWER_FRAC,
+    Bursts,
+    miss_probability,
+    normal_deviate,
+    slow_factor,
+    with_burst,
+)
 from selector.core.types import BackendView, Candidate, RequestView
 
 _FAULTS = ("no free place", "misses its target", "breaks a running target")
@@ -34,10 +42,10 @@ class AcceptLengths:
     A slow one is reached at `quantile`. Requests already running are taken to be as long as the new one.
     """
 
-    __slots__ = ("_acceptance", "_of_request", "_of_running", "_quantile", "_request", "_samples", "deviate", "means")
+    __slots__ = ("_acceptance", "_of_request", "_of_running", "_quantile", "_samples", "deviate", "means", "request")
 
     def __init__(self, request: RequestView, acceptance: AcceptanceModel, quantile: float) -> None:
-        self._request = request
+        self.request = request
         self._acceptance = acceptance
         self._quantile = quantile
         self.deviate = normal_deviate(quantile)
@@ -51,14 +59,14 @@ class AcceptLengths:
         """(mean, slow) of the new request on `arm`."""
         found = self._of_request.get(arm)
         if found is None:
-            found = self._of_request[arm] = self._acceptance.of_request(arm, self._request, self._quantile)
+            found = self._of_request[arm] = self._acceptance.of_request(arm, self.request, self._quantile)
         return found
 
     def samples_of_request(self, arm: str) -> float:
         """Finished requests behind `of_request`."""
         found = self._samples.get(arm)
         if found is None:
-            found = self._samples[arm] = self._acceptance.samples_behind(arm, self._request)
+            found = self._samples[arm] = self._acceptance.samples_behind(arm, self.request)
         return found
 
     def of_running(self, arm: str, text_type: str) -> tuple[float, float]:
@@ -66,7 +74,7 @@ class AcceptLengths:
         found = self._of_running.get((arm, text_type))
         if found is None:
             found = self._of_running[arm, text_type] = self._acceptance.accept_lengths(
-                arm, text_type, None, self._request.expected_output_tokens, self._quantile
+                arm, text_type, None, self.request.expected_output_tokens, self._quantile
             )
         return found
 
@@ -95,6 +103,35 @@ class Prediction(NamedTuple):
     """The arm as the acceptance model knows it at the live settings in force there."""
     lengths: AcceptLengths
     """What was asked of the acceptance model for the request."""
+    load: RunningLoad
+    """What runs there without it."""
+    prefill_frac: float
+    bursts: Bursts
+    turns: int
+    """Busy servers of the GPU with the request there."""
+
+    @property
+    def missed(self) -> float:
+        """How many more requests are expected to miss their targets with the request there; its own is one of them."""
+        lengths, load, request = self.lengths, self.load, self.lengths.request
+        missed = 0.0
+        if request.tbt_target_ms is not None:
+            missed = miss_probability(self.mean_tbt_ms, self.tbt_ms, request.tbt_target_ms, lengths.deviate)
+            missed = min(_HOPELESS, missed)
+        steps_ms = self.turns * load.step_ms, self.pace_ms * (1.0 - self.prefill_frac)
+        for group in load.view.groups:
+            if group.tbt_target_ms is None:
+                continue
+            before, after = [
+                miss_probability(
+                    *load.tbt_ms(group.text_type, lengths, step_ms, self.prefill_frac, self.bursts),
+                    group.tbt_target_ms,
+                    lengths.deviate,
+                )
+                for step_ms in steps_ms
+            ]
+            missed += group.requests * (after - before)
+        return missed
 
     @property
     def acceptance_samples(self) -> float:
@@ -115,6 +152,8 @@ class Prediction(NamedTuple):
         )
 
 
+_HOPELESS = 0.95
+"""Beyond this probability of a miss the request counts as missed alike everywhere."""
 _AGAINST = {
     flags: ", ".join(words for holds, words in zip(flags, _FAULTS, strict=True) if not holds)
     for flags in product((True, False), repeat=len(_FAULTS))
@@ -163,6 +202,17 @@ class RunningLoad:
                 requests_of[group.text_type] = requests_of.get(group.text_type, 0) + group.requests
             self._kinds = tuple(requests_of.items())
         return self._kinds
+
+    def tbt_ms(
+        self, text_type: str, lengths: AcceptLengths, step_ms: float, prefill_frac: float, bursts: Bursts
+    ) -> tuple[float, float]:
+        """(mean, at the quantile) of a running request of `text_type` at steps of `step_ms`."""
+        mean, slow = lengths.of_running(self.acceptance_arm, text_type)
+        short_tokens = SHORT_ANSWER_FRAC * lengths.request.expected_output_tokens
+        work_s = short_tokens * step_ms / (1e3 * mean)
+        factor = slow_factor(lengths.deviate, 1.0 - slow / mean, bursts.dispersion_s, prefill_frac, work_s)
+        burst_ms = 1e3 * prefill_frac * bursts.excess_s / short_tokens
+        return with_burst(step_ms / ((1.0 - prefill_frac) * mean), factor, burst_ms, lengths.deviate)
 
     def tokens_per_step(self, lengths: AcceptLengths, unknown_accept: float) -> float:
         """Accepted tokens of one step at mean accept lengths.
@@ -228,7 +278,7 @@ def predict_with(
     mean_tbt_ms, tbt_ms = with_burst(mean_tbt_ms, factor, burst_ms, lengths.deviate)
     target_ms = request.tbt_target_ms
     meets_target = target_ms is None or tbt_ms <= target_ms
-    keeps_others = keeps_targets(load, lengths, step_ms, prefill_frac, bursts, output_tokens)
+    keeps_others = keeps_targets(load, lengths, step_ms, prefill_frac, bursts, turns)
     fits = batch <= view.max_running_requests and kv_after <= view.max_kv_tokens
     return Prediction(
         spec.name,
@@ -245,6 +295,10 @@ def predict_with(
         meets_target and keeps_others and fits,
         load.acceptance_arm,
         lengths,
+        load,
+        prefill_frac,
+        bursts,
+        turns,
     )
 
 
@@ -276,31 +330,23 @@ def _at_own_depth(
 
 
 def keeps_targets(
-    load: RunningLoad,
-    lengths: AcceptLengths,
-    step_ms: float,
-    prefill_frac: float,
-    bursts: Bursts,
-    output_tokens: float,
+    load: RunningLoad, lengths: AcceptLengths, step_ms: float, prefill_frac: float, bursts: Bursts, turns: int = 1
 ) -> bool:
     """Whether the requests that run on a backend meet their targets at steps of `step_ms`.
 
-    They are taken to be as long as `output_tokens`.
+    What is lost cannot be broken: a text type whose mean TBT is beyond its target at the present steps, with `turns` busy
+    servers on the GPU, stands in nobody's way.
     """
     pace_ms = step_ms / (1.0 - prefill_frac)
-    short_tokens = SHORT_ANSWER_FRAC * output_tokens
-    burst_ms = 1e3 * prefill_frac * bursts.excess_s / short_tokens
+    burst_ms = 1e3 * prefill_frac * bursts.excess_s / (SHORT_ANSWER_FRAC * lengths.request.expected_output_tokens)
     # Twice as slow as the mean, at one token a step, and still within a target: no need for a further look.
     loose_ms = 2.0 * (pace_ms + burst_ms)
     if loose_ms <= load.least_target_ms:
         return True
     for text_type, target_ms in load.tightest_ms:
-        if loose_ms <= target_ms:
+        if loose_ms <= target_ms or load.tbt_ms(text_type, lengths, step_ms, prefill_frac, bursts)[1] <= target_ms:
             continue
-        mean, slow = lengths.of_running(load.acceptance_arm, text_type)
-        work_s = short_tokens * step_ms / (1e3 * mean)
-        factor = slow_factor(lengths.deviate, 1.0 - slow / mean, bursts.dispersion_s, prefill_frac, work_s)
-        if with_burst(pace_ms / mean, factor, burst_ms, lengths.deviate)[1] > target_ms:
+        if load.tbt_ms(text_type, lengths, turns * load.step_ms, prefill_frac, bursts)[0] <= target_ms:
             return False
     return True
 

@@ -1,0 +1,103 @@
+"""The present rate of arrivals, also where it rises or falls: a straight line fitted to what came, older arrivals fading.
+
+With s the age of an arrival, w the window and A the time since the first, the fading sums M_k = Σ s^k e^(−s/w) of
+arrivals at the rate λ(s) = a − b s have the means
+
+    E M_0 = a I_0 − b I_1        E M_1 = a I_1 − b I_2        I_k = ∫ s^k e^(−s/w) ds from 0 to A
+
+which two equations give the rate now, a, and its slope b (weighted least squares of a line; I_k keeps the start of a
+window unbiased). A mean over the window alone would be w b behind: half of the load, while a day begins. A slope that
+chance explains is not followed: it counts with the weight z² / (z² + 16), z being b over its deviation at a steady rate,
+
+    var b = D λ (I_1² J_0 − 2 I_0 I_1 J_1 + I_0² J_2) / (I_0 I_2 − I_1²)²        J_k = ∫ s^k e^(−2 s/w) ds
+
+with D the dispersion of the arrivals (`dispersion`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+_SLOPE_DEVIATIONS = 4.0
+"""A slope of so many standard deviations counts half."""
+_MOST_TIMES = 3.0
+"""The rate now is at most so many times the mean one: what rose from nothing in a straight line comes to about 2."""
+_SHORTEST_S = 1.0
+"""The first arrival stands at the start of its window; a shorter one would make it a high rate."""
+
+
+class Trend(NamedTuple):
+    """A rate that changes evenly."""
+
+    per_s: float
+    """Now."""
+    per_s_per_s: float
+    """Its slope, less what chance explains."""
+
+    def before(self, seconds: float) -> float:
+        """The rate so long ago, or to come where that is below 0; never below 0 itself."""
+        return max(0.0, self.per_s - self.per_s_per_s * seconds)
+
+
+class RateTrend:
+    """See the module."""
+
+    __slots__ = ("_since_s", "_sum", "_sum_of_ages", "_then_s", "_window_s")
+
+    def __init__(self, since_s: float, *, window_s: float) -> None:
+        self._since_s = self._then_s = since_s
+        self._window_s = window_s
+        self._sum = self._sum_of_ages = 0.0
+
+    def arrived(self, now_s: float) -> None:
+        """A request came; times do not go back."""
+        self._fade(now_s)
+        self._sum += 1.0
+
+    def age_s(self, now_s: float) -> float:
+        """Time since the first arrival that counts."""
+        return now_s - self._since_s
+
+    def restart(self, now_s: float, *, age_s: float, per_s: float) -> None:
+        """From here on as if arrivals had begun `age_s` ago, and come at a steady rate since then."""
+        self._since_s, self._then_s = now_s - age_s, now_s
+        i0, i1, _ = _integrals(age_s, self._window_s)
+        self._sum, self._sum_of_ages = per_s * i0, per_s * i1
+
+    def trend(self, now_s: float, dispersion: float) -> Trend:
+        """The rate and its slope now, for arrivals of that dispersion (> 0)."""
+        self._fade(now_s)
+        age_s = max(self.age_s(now_s), _SHORTEST_S)
+        i0, i1, i2 = _integrals(age_s, self._window_s)
+        j0, j1, j2 = _integrals(age_s, 0.5 * self._window_s)
+        mean = self._sum / i0
+        determinant = i0 * i2 - i1 * i1
+        slope = (i1 * self._sum - i0 * self._sum_of_ages) / determinant
+        variance = dispersion * mean * (i1 * i1 * j0 - 2.0 * i0 * i1 * j1 + i0 * i0 * j2) / determinant**2
+        if slope == 0.0 or variance <= 0.0:
+            return Trend(mean, 0.0)
+        square = slope * slope / variance
+        slope *= square / (square + _SLOPE_DEVIATIONS**2)
+        # The mean stands for the age i1 / i0; a line that went below 0 before ends there.
+        now = mean + slope * i1 / i0
+        return Trend(min(max(now, 0.0), _MOST_TIMES * mean), slope)
+
+    def _fade(self, now_s: float) -> None:
+        """Ages everything to `now_s`."""
+        passed_s = now_s - self._then_s
+        keep = math.exp(-passed_s / self._window_s)
+        self._sum_of_ages = (self._sum_of_ages + passed_s * self._sum) * keep
+        self._sum *= keep
+        self._then_s = now_s
+
+
+def _integrals(age_s: float, window_s: float) -> tuple[float, float, float]:
+    """∫ s^k e^(−s/w) ds from 0 to `age_s`, for k = 0, 1, 2."""
+    x = age_s / window_s
+    left = math.exp(-x)
+    return (
+        window_s * -math.expm1(-x),
+        window_s**2 * (1.0 - left * (1.0 + x)),
+        window_s**3 * (2.0 - left * (2.0 + 2.0 * x + x * x)),
+    )
