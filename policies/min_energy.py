@@ -20,15 +20,17 @@ as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from heapq import nsmallest
 from itertools import islice
 
 from selector.core.demandestimate import DemandEstimate
 from selector.core.forecast import Forecast, Look, least_violation
 from selector.core.handover import SLOWDOWN, Handover
 from selector.core.livesettings import ArmSetting
+from selector.core.missrate import MissRate
 from selector.core.planner import Demand, DemandKey, Plan, Planner
 from selector.core.policy import PolicyContext
 from selector.core.prediction import Prediction
@@ -43,6 +45,10 @@ _SCORED_PER_S = 100.0
 _TOLD_WHOLE = 6
 """Fleets up to this size have every backend among a decision's candidates."""
 _MOST_SCORED_AT_ONCE = 20
+_MOST_BEYOND = 4
+"""Backends beyond their limit that are looked at."""
+_HARDLY_ANY_FRAC = 0.02
+"""While fewer missed their targets lately, a backend is filled beyond its limit before another is woken."""
 _QUIET_S, _SCORED_WHEN_QUIET = 0.2, 5
 """Where nothing ends for so long, a decision scores some."""
 
@@ -114,6 +120,7 @@ class MinEnergy:
         self._index = {spec.name: index for index, spec in enumerate(context.backends)}
         self._of_arm = self._forecast.of_arm
         self._prober = Prober(context, requests_frac=params.probe_frac, energy_frac=params.probe_frac)
+        self._misses = MissRate(1.0 - context.tbt_quantile)
         self._plan: Plan | None = None
         self._planned_for = _Load([], None)
         self._available: list[bool] = []
@@ -162,11 +169,12 @@ class MinEnergy:
             words = "planned" if rank == 0 else f"overflow of {arms[0]}"
             sharing = plan.backends_of.get(arm)
             if sharing is None:
-                able = [index for index in self._of_arm[arm] if views[index].batch < limit]
+                able: Iterable[int] = self._filling(
+                    arm, limit, views, further=rank == 0 and self._misses.frac < _HARDLY_ANY_FRAC
+                )
             else:
-                able = list(islice(filter(look.can_serve, self._of_arm[arm]), sharing))
-                if len(able) > 1:
-                    able.sort(key=lambda each: views[each].batch)
+                shared = islice(filter(look.can_serve, self._of_arm[arm]), sharing)
+                able = sorted(shared, key=lambda each: views[each].batch)
             for index in able:
                 found = look.at(index)
                 if found is not None and found.feasible and (rank == 0 or self._lasts(found, limit)):
@@ -183,8 +191,22 @@ class MinEnergy:
         best = min(placed, key=lambda found: found.marginal_j_per_accepted_token)
         return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
 
+    def _filling(self, arm: str, limit: int, views: Sequence[BackendView], *, further: bool) -> Iterator[int]:
+        """The arm's backends below a limit, in order; `further`, busy ones beyond it too before one is woken."""
+        full, idle = [], []
+        for index in self._of_arm[arm]:
+            if views[index].batch >= limit:
+                full.append(index)
+            elif views[index].batch or not further:
+                yield index
+            else:
+                idle.append(index)
+        if further:
+            yield from nsmallest(_MOST_BEYOND, full, key=lambda index: views[index].batch)
+            yield from idle
+
     def _lasts(self, found: Prediction, batch: int) -> bool:
-        """Whether the request would still meet its target there when the backend is as full as is planned for others."""
+        """Whether the request would meet its target there when the backend is as full as is planned for others."""
         target_ms = found.lengths.request.tbt_target_ms
         if target_ms is None or found.batch >= batch:
             return True
@@ -382,6 +404,7 @@ class MinEnergy:
     def observe(self, outcome: Outcome) -> None:
         """The acceptance model, which the planner reads, has learnt it already; here a plan that is due is made."""
         self._estimate.ended(outcome)
+        self._misses.ended(outcome)
         if self._making is not None:
             waited_s = self._now_s - self._scored_s
             self._score(min(_MOST_SCORED_AT_ONCE, _SCORED_AT_ONCE + int(waited_s * _SCORED_PER_S)))

@@ -181,6 +181,13 @@ class RunningLoad:
         self._tightest_ms: tuple[tuple[str, float], ...] | None = None
         self._kinds: tuple[tuple[str, int], ...] | None = None
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RunningLoad):
+            return NotImplemented
+        return (self.view, self.acceptance_arm, self.step_j) == (other.view, other.acceptance_arm, other.step_j)
+
+    __hash__ = None  # type: ignore[assignment]
+
     @property
     def tightest_ms(self) -> tuple[tuple[str, float], ...]:
         """The tightest target of each text type that has one; worked out when first asked for."""
@@ -334,8 +341,8 @@ def keeps_targets(
 ) -> bool:
     """Whether the requests that run on a backend meet their targets at steps of `step_ms`.
 
-    What is lost cannot be broken: a text type whose mean TBT is beyond its target at the present steps, with `turns` busy
-    servers on the GPU, stands in nobody's way.
+    What is lost cannot be broken: a text type whose mean TBT is beyond its target at the present steps, with `turns`
+    busy servers on the GPU, stands in nobody's way.
     """
     pace_ms = step_ms / (1.0 - prefill_frac)
     burst_ms = 1e3 * prefill_frac * bursts.excess_s / (SHORT_ANSWER_FRAC * lengths.request.expected_output_tokens)

@@ -1,4 +1,4 @@
-"""The present rate of arrivals, also where it rises or falls: a straight line fitted to what came, older arrivals fading.
+"""The present rate of arrivals, where it rises or falls too: a line fitted to what came, older arrivals fading.
 
 With s the age of an arrival, w the window and A the time since the first, the fading sums M_k = Σ s^k e^(−s/w) of
 arrivals at the rate λ(s) = a − b s have the means
@@ -7,7 +7,8 @@ arrivals at the rate λ(s) = a − b s have the means
 
 which two equations give the rate now, a, and its slope b (weighted least squares of a line; I_k keeps the start of a
 window unbiased). A mean over the window alone would be w b behind: half of the load, while a day begins. A slope that
-chance explains is not followed: it counts with the weight z² / (z² + 16), z being b over its deviation at a steady rate,
+chance explains is not followed: it counts with the weight z² / (z² + 16), z being b over its deviation at a steady
+rate,
 
     var b = D λ (I_1² J_0 − 2 I_0 I_1 J_1 + I_0² J_2) / (I_0 I_2 − I_1²)²        J_k = ∫ s^k e^(−2 s/w) ds
 

@@ -276,6 +276,14 @@ class Outcome:
     """(t_last − t_first) / (tokens − 1); `None` under two tokens or when the stream did not tell."""
     verify_passes: int | None = None
     accepted_drafts: int | None = None
+    tbt_target_ms: float | None = None
+
+    @property
+    def within_target(self) -> bool | None:
+        """Whether the TBT met the target; `None` without either."""
+        if self.tbt_ms is None or self.tbt_target_ms is None:
+            return None
+        return self.tbt_ms <= self.tbt_target_ms
 
     @property
     def accept_length(self) -> float | None:

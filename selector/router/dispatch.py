@@ -435,6 +435,7 @@ class Dispatcher:
             tbt_ms=seen.tbt_ms if flight.request.samples == 1 else None,
             verify_passes=None if spec is None else spec.verify_passes,
             accepted_drafts=None if spec is None else spec.accepted_drafts,
+            tbt_target_ms=view.tbt_target_ms,
         )
 
     def _believable(self, arm: str, spec: SpecCounts | None) -> SpecCounts | None:

@@ -326,6 +326,7 @@ class Simulation:
             tbt_ms=1e3 * (finished_s - first_s) / (tokens - 1) if tokens > 1 else None,
             verify_passes=job.verify_passes if drafting else None,
             accepted_drafts=job.accepted_drafts if drafting else None,
+            tbt_target_ms=request.tbt_target_ms,
         )
         self._controller.end(outcome, finished_s)
         self._arrivals.ended(finished_s)
