@@ -28,6 +28,9 @@ from selector.core.types import BackendView, Decision, FleetView, LazyCandidates
 _MOST_PREFILL_FRAC = 0.9
 """Bound of the prefill share: a burst of prompts may take longer than the window it is spread over."""
 
+_ALIKE_MISSES = 0.3
+"""Expected misses by which places may differ and still count as alike."""
+
 
 class PrefillShare:
     """The share of its time that each backend spends on prefill: ρ in `prediction`.
@@ -219,14 +222,16 @@ def least_violation(request: RequestView, predictions: Sequence[Prediction]) -> 
     """The least bad of predictions of which none is feasible, and the reason in words.
 
     With a place free somewhere: where the fewest requests are expected to miss their targets because of it, itself and
-    those that run there, or where it is fastest if that is the same. Without a free place: the shortest queue is the
-    least loaded.
+    those that run there; of places that are about alike in that, the one where it is fastest: sent where most is lost
+    already, all would wait for each other's prompts. Without a free place: the shortest queue is the least loaded.
     """
     placed = [found for found in predictions if found.fits]
     if not placed:
         best = min(predictions, key=lambda found: found.batch)
         return best, f"no free place, least loaded: {requests_in_words(best.batch - 1)}"
-    best = min(placed, key=lambda found: (found.missed, found.tbt_ms))
+    missed = [found.missed for found in placed]
+    alike = [found for found, misses in zip(placed, missed, strict=True) if misses <= min(missed) + _ALIKE_MISSES]
+    best = min(alike, key=lambda found: found.tbt_ms)
     target_ms = request.tbt_target_ms
     if target_ms is None or best.meets_target:
         return best, f"every place breaks a running target, least violation: {best.tbt_ms:.1f} ms"
