@@ -10,7 +10,7 @@
 #   MODELS   folder with one folder a model (config.json is enough for dummy weights)
 #   WORK     where everything happens; a copy of this repository too, so that later changes do no harm
 #   SECONDS  after so many nothing runs any more
-#   STRETCH  live, engine, again, open, compact or models: see stretches.sh, which says what each is and how long it takes
+#   STRETCH  live, engine, again, open, compact, models or pair: see stretches.sh, which says what each is and how long it takes
 #   EARLIER  folder with results.jsonl, sweeps/ and kernels.tar.xz of earlier stretches
 #   WHEELS   folder of wheels that the router needs and the machine lacks (httptools, for one)
 #
@@ -75,7 +75,7 @@ dry() {
 
 # Seconds until `$1` seconds before the end, at most what one step may take. In a dry run less is kept for what follows.
 left() {
-  local reserve=$1 most=585 seconds
+  local reserve=$1 most=${STEP_S:-585} seconds
   if [[ -n ${DRY:-} ]]; then reserve=$((reserve / 8)) most=${DRY_STEP_S:-60}; fi
   seconds=$((end_s - reserve - SECONDS))
   echo $((seconds < most ? seconds : most))
@@ -113,9 +113,11 @@ hold() { # hold PLAN FLEET: returns once the servers of `raise` are up, started 
   up "$2"
 }
 
-up() { # up FLEET
+ready() { grep -qs '^ready ' "$work/logs/hold-$1.log"; } # ready FLEET: whether its servers came up
+
+up() { # up FLEET: returns once its servers are up
   local log="$work/logs/hold-$1.log"
-  until grep -qs '^ready ' "$log"; do
+  until ready "$1"; do
     if ! kill -0 "${held[$1]}" 2>/dev/null; then
       echo "servers of $1 did not start after $SECONDS s:"
       tail -n 40 "$log"
@@ -136,22 +138,28 @@ release() { # release FLEET: its servers end
 # gather RAW SWEEPS NAME: every cell of a profile, those of RAW and of all sweeps for it, each once.
 gather() { { cat "$1/$3.cells.jsonl" "$2/$3"/*/cells.jsonl 2>/dev/null || true; } | awk '!seen[$0]++'; }
 
-sweep() { # sweep NAME CONFIG GPU RESERVE_S: what no sweep for the same profile has measured, here or in profiles/raw
-  local profile out options=()
+sweep() { # sweep NAME CONFIG GPU RESERVE_S [OPTION …]: what no sweep for its profile has measured, here or in profiles/raw
+  local profile out options=("${@:5}")
   profile=$(sed -n 's/^output_name = "\(.*\)"/\1/p' "$2")
   out="$work/sweeps/$profile/$1"
   mkdir -p "$out"
   gather "$work/repo/profiles/raw" "$work/sweeps" "$profile" >"$out/cells"
   mv "$out/cells" "$out/cells.jsonl"
-  if [[ -z ${DRY:-} ]]; then options=(--gpus "$3"); fi
+  if [[ -z ${DRY:-} ]]; then options+=(--gpus "$3"); fi
   python3 "$work/repo/bench/h200/sweep.py" --config "$2" --models "$work/models" --out "$out" --logs "$work/logs/$1" \
     --port "${DRY_SECOND:-3110}$((8 + $3))" "${options[@]}" --stop-after "$(left "$4")" >>"$work/logs/$1.log" 2>&1 ||
     echo "the sweep $1 ended with $?"
   echo "sweep $1 until $SECONDS s"
 }
 
-on_held() { # on_held first|second GPU RESERVE_S: what needs no launch of its own
-  sweep "held-$1" "$work/repo/bench/live/held-$1.toml" "$2" "$3"
+launched() { # launched NAME PID: returns once the sweep that runs as PID has measured with a server, or has ended
+  local with_server='/: starting the server$/ { started = 1 } started && / left\]$/ { seen = 1 } END { exit !seen }'
+  until awk "$with_server" "$work/logs/$1.log" 2>/dev/null || ! kill -0 "$2" 2>/dev/null; do sleep 1; done
+  echo "the first launch of $1 is over after $SECONDS s"
+}
+
+on_second() { # on_second FLEET: its servers are those of the second GPU, at the ports of four-on-second
+  sed -i -e 's/host0:0/host0:1/' -e "s/:${DRY_FIRST:-3000}/:${DRY_SECOND:-3100}/" "$work/repo/bench/live/fleets/$1.toml"
 }
 
 model() { # model TARGET ARMS GPU RESERVE_S: a reduced grid of a target

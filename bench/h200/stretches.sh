@@ -6,60 +6,59 @@
 # 60-90 for a launch of one server and 7 for a repeat of a decode cell. Servers that start on a host slow the prefills of
 # live cells on it, so nothing is launched while live cells run.
 
-# The router in front of real servers, and what can be measured on servers that are up. Rows that are in
-# ../results/h200_live.jsonl are not run again; with those of now:
-#   one GPU, 800 s:   up 165, router-cost 2 cells of 34, three-on-one 6 of 49, on_held 260
-#   two GPUs, 980 s:  the same, up 89, and before on_held two-gpus, 5 cells of 54
+# Two GPUs, 1,640 s:
+#     0-100   eight servers up, four on each GPU
+#   100-370   two-gpus, 5 cells of 54 (7 until 480)
+#   370-635   three-on-one-targets on the first GPU, 5 cells of 49; on the second again, 6 cells of 34
+#   635-745   servers that change their depth up on the second, and the first of compact on the first
+#   745-1025  ramp, 6 cells of 46; of compact 16 cells of 8, which need no launch
+#  1025-1640  the rest of compact, 130; other targets on both
+stretch_pair() {
+  local fleet first second
+  for fleet in three-again depth-adaptive depth-default; do on_second "$fleet"; done
+  raise one-server four-on-one
+  raise one-server-second four-on-second
+  hold one-server four-on-one || true
+  hold one-server-second four-on-second || true
+  if ready four-on-one && ready four-on-second; then live two-gpus 1000; fi
+  if ready four-on-one; then STEP_S=265 live three-on-one-targets 650; fi &
+  first=$!
+  if ready four-on-second; then live again 650; fi
+  wait "$first"
+  release four-on-one
+  release four-on-second
+
+  raise_depths
+  compact --arms dspark-8-compact &
+  first=$!
+  hold_depths
+  launched compact "$first"
+  live_depths 150
+
+  models 1 2 &
+  second=$!
+  wait "$first"
+  compact
+  models 0 2
+  wait "$second"
+}
+
+# The router in front of real servers of one GPU, and what can be measured on servers that are up: 800 s without a row in
+# ../results/h200_live.jsonl, up 165, router-cost 2 cells of 34, three-on-one 6 of 49, the sweep 240.
 stretch_live() {
   raise one-server four-on-one
-  if two_gpus; then raise one-server-second four-on-second; fi
   hold one-server four-on-one || return 0
-  if ! two_gpus; then
-    first_gpu 5
-    on_held first 0 5
-    return
-  fi
-  hold one-server-second four-on-second || return 0
-  first_gpu 330 &
-  local first=$!
-  on_held second 1 330
-  live one-server-second 330
-  wait "$first"
-  live two-gpus 5
-  on_held first 0 5
+  live one-server 5
+  live router-cost 5
+  live three-on-one 5
+  live three-on-one 5
+  sweep held-first "$work/repo/bench/live/held-first.toml" 0 5
 }
 
-first_gpu() { # first_gpu RESERVE_S
-  live one-server "$1"
-  live router-cost "$1"
-  live three-on-one "$1"
-  live three-on-one "$1"
-}
-
-# Depths and verify budgets chosen inside one engine; on one GPU after what needs the servers of one-server.toml anyway:
-#   one GPU, 840 s:    depth-adaptive up 120, its 6 cells of 50; compact 420; without rows of them, first up 105,
-#                      router-cost 65, three-on-one 280, the fixed depths of the ramp 265 (measured)
-#   two GPUs, 1,050 s: both fleets at once; compact on one, what the sweep of Qwen3-8B lacks on the other
+# Depths and verify budgets chosen inside one engine, on one GPU, after what needs the servers of one-server.toml anyway:
+# depth servers up 120, 6 cells of 50, compact 420; without rows of them, first up 105, router-cost 65, three-on-one 280, the
+# fixed depths of the ramp 265 (measured).
 stretch_engine() {
-  if two_gpus; then
-    sed -i -e 's/host0:0/host0:1/' -e "s/:${DRY_FIRST:-3000}/:${DRY_SECOND:-3100}/" \
-      "$work/repo/bench/live/fleets/depth-adaptive.toml"
-    raise ramp depth-fixed
-    raise ramp depth-adaptive
-    hold ramp depth-fixed || return 0
-    hold ramp depth-adaptive || return 0
-    live ramp 500 depth-fixed &
-    local first=$!
-    live ramp 500 depth-adaptive
-    wait "$first"
-    release depth-fixed
-    release depth-adaptive
-    sweep qwen3-8b "$work/repo/bench/h200/qwen3-8b.toml" 1 5 &
-    local second=$!
-    stretch_compact
-    wait "$second"
-    return
-  fi
   if left_of router-cost || left_of three-on-one || left_of ramp depth-fixed; then
     raise one-server four-on-one
     hold one-server four-on-one || return 0
@@ -68,14 +67,33 @@ stretch_engine() {
     live ramp 500 depth-fixed
     release four-on-one
   fi
-  raise ramp depth-adaptive
-  hold ramp depth-adaptive || return 0
-  live ramp 60 depth-adaptive
-  release depth-adaptive
-  stretch_compact
+  raise_depths
+  hold_depths
+  live_depths 60
+  compact
 }
 
-# Cells that were far from the simulation once more, 320 s.
+# Servers that change their depth. SGLang's own schedule is a fleet of its own: where it does not start the others still do.
+raise_depths() {
+  raise ramp depth-adaptive
+  raise ramp depth-default
+}
+
+hold_depths() {
+  hold ramp depth-adaptive || true
+  up depth-default || true
+}
+
+live_depths() { # live_depths RESERVE_S: the cells on those that are up, and their end
+  local fleet
+  for fleet in depth-adaptive depth-default; do
+    if ready "$fleet"; then live ramp "$1" "$fleet"; fi
+  done
+  release depth-adaptive
+  release depth-default
+}
+
+# Cells that were far from the simulation once more, on one GPU, 320 s.
 stretch_again() { # stretch_again [RESERVE_S]
   raise again three-again
   hold again three-again || return 0
@@ -90,24 +108,24 @@ stretch_open() {
 }
 
 # DSpark's verify budget alone, 420 s.
-stretch_compact() { sweep compact "$work/repo/bench/h200/dspark-compact.toml" 0 5; }
+stretch_compact() { compact; }
+
+compact() { # compact [OPTION …]
+  sweep compact "$work/repo/bench/h200/dspark-compact.toml" 0 5 "$@"
+}
 
 # What the sweep of Qwen3-8B lacks (730 s), then other targets with a reduced grid: a launch and 75 s an arm, 500 s a target
 # with three arms; the other drafters of each in a second round. With two GPUs each takes every other target.
 stretch_models() {
-  local config="$work/repo/bench/h200/qwen3-8b.toml"
-  if ! two_gpus; then
-    sweep qwen3-8b "$config" 0 5
-    models 0 "${TARGETS[@]}"
-    return
+  local gpus=1 second
+  if two_gpus; then
+    gpus=2
+    models 1 2 &
+    second=$!
   fi
-  {
-    sweep qwen3-8b "$config" 0 5
-    models 0 Qwen3-Coder-30B-A3B gemma-4-31B-it Qwen3.6-35B-A3B JoyAI-LLM-Flash gemma-4-12B-it
-  } &
-  local first=$!
-  models 1 Qwen3-14B Qwen3.6-27B GLM-4.7-Flash gemma-4-26B-A4B Qwen3-4B
-  wait "$first"
+  sweep qwen3-8b "$work/repo/bench/h200/qwen3-8b.toml" 0 5
+  models 0 "$gpus"
+  if two_gpus; then wait "$second"; fi
 }
 
 TARGETS=(
@@ -115,13 +133,14 @@ TARGETS=(
   Qwen3-4B gemma-4-12B-it
 )
 
-models() { # models GPU TARGET …: none, a block drafter and one that drafts token by token, then one of each kind
-  local gpu=$1 target arms
-  shift
+# models GPU GPUS: none, a block drafter and one that drafts token by token, then one of each kind. Of two GPUs the second
+# takes the first target, since the first has something to do before.
+models() {
+  local gpu=$1 gpus=$2 number arms
   for arms in "none,dspark-*[0-9],eagle3-k3*,mtp-k1*" "none,dspark-*[0-9],eagle3-k3*,mtp-k1*,dflash-16*,ngram-8"; do
-    for target in "$@"; do
+    for ((number = gpus - 1 - gpu; number < ${#TARGETS[@]}; number += gpus)); do
       (($(left 5) > 120)) || return 0
-      model "$target" "$arms" "$gpu" 5
+      model "${TARGETS[number]}" "$arms" "$gpu" 5
     done
   done
 }

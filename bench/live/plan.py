@@ -15,6 +15,7 @@
     running = 16                        # mean requests in the system, for which the rate is worked out by simulation
     # or rate = [[0, 1.0], [20, 6.0], [45, 1.0]]     times the trace's own rate, in straight lines over time
     policies = ["min_energy"]           # left out: those of the fleet or the plan
+    targets_ms = [25, 6]                # left out: those of the plan
 
     [[texts]]                           # one or several; how many of the requests are of which type
     name = "half code, half romansh"
@@ -70,6 +71,8 @@ class Load(FileModel):
     rate: tuple[tuple[Annotated[float, Field(ge=0)], PositiveFloat], ...] | None = None
     policies: tuple[str, ...] = ()
     """Under it alone; empty for those of the fleet or the plan."""
+    targets_ms: tuple[PositiveFloat, ...] = ()
+    """Under it alone; empty for those of the plan."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Load:
@@ -186,5 +189,6 @@ def cells(plan: LivePlan) -> Iterator[LiveCell]:
     """Every cell of a plan, in order."""
     for fleet, load, text in itertools.product(plan.fleets, plan.loads, plan.texts):
         policies = load.policies or plan.policies_of.get(Path(fleet).stem, plan.policies)
-        for target_ms, policy in itertools.product(plan.targets_ms or (None,), policies):
+        targets_ms = load.targets_ms or plan.targets_ms or (None,)
+        for target_ms, policy in itertools.product(targets_ms, policies):
             yield LiveCell(fleet=fleet, load=load, text=text, target_ms=target_ms, policy=policy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -75,6 +76,7 @@ def add_parser(subparsers: Any) -> None:
     add("--logs", type=Path, metavar="DIR", help="folder of server logs (default: OUT/logs)")
     add("--gpus", type=_gpu_indices, metavar="I[,I]", help="measure these GPUs (NVML indices), not gpu.indices")
     add("--port", type=int, metavar="N", help="port of the servers instead of server.port")
+    add("--arms", type=_names, metavar="ARM[,ARM]", help="start the servers of these arms of the sweep alone")
     add("--stop-after", type=float, metavar="SECONDS", help="end before a step that would not fit")
     add("--plan", action="store_true", help="only say what is left to measure, and how long it takes")
     add("--accepted", action="store_true", help="only show the accept lengths measured so far")
@@ -133,18 +135,32 @@ def run(args: argparse.Namespace) -> int:
     if args.html or args.png:
         _need_assemble(args, "--html and --png")
     config = _placed(load_config(args.config), args)
+    if args.arms and (args.assemble or args.accepted):
+        raise UsageError("profile", "--arms came with --assemble or --accepted", "leave it out; all arms are shown")
     if args.assemble:
         return assembled(args, config)
     if args.base or args.write or args.join or args.published:
         _need_assemble(args, "--base, --join, --published and --write")
     if args.accepted:
         return _accepted(args, config)
+    _need_known(args.arms, config)
     return _plan(args, config) if args.plan else _measure(args, config)
 
 
 def _need_assemble(args: argparse.Namespace, options: str) -> None:
     if not args.assemble:
         raise UsageError("profile", f"{options} came without --assemble", "add --assemble")
+
+
+def _need_known(arms: Collection[str] | None, config: SweepConfig) -> None:
+    there = [arm.name for arm in config.arms]
+    for name in arms or ():
+        if name not in there:
+            raise UsageError("--arms", f"names {name!r}, which the sweep lacks", f"choose from {', '.join(there)}")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 def _gpu_indices(text: str) -> tuple[int, ...]:
@@ -166,7 +182,7 @@ def _placed(config: SweepConfig, args: argparse.Namespace) -> SweepConfig:
 def _plan(args: argparse.Namespace, config: SweepConfig) -> int:
     cells = read_cells(args.out / "cells.jsonl")
     pace = Pace(config, cells)
-    left = left_to_do(plan(config, metered=bool(config.gpu.indices)), cells)
+    left = left_to_do(plan(config, metered=bool(config.gpu.indices), only=args.arms), cells)
     launches = [
         {
             "arm": launch.arm.name if launch.arm else None,
@@ -208,7 +224,7 @@ def _measure(args: argparse.Namespace, config: SweepConfig) -> int:
             prompts=_prompts(args, config),
         )
         watcher = stack.enter_context(Watcher(console))
-        result = run_sweep(Sweep(config, args.out, bench, watcher, stop_after_s=args.stop_after))
+        result = run_sweep(Sweep(config, args.out, bench, watcher, stop_after_s=args.stop_after, only=args.arms))
     if args.json:
         print(json.dumps({**asdict(result), "cells": str(args.out / "cells.jsonl")}))
     else:

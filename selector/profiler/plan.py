@@ -8,7 +8,7 @@ at the end, and the bare board once more after it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from selector.files.profile import NO_DRAFTER
@@ -94,8 +94,13 @@ class Launch:
     steps: tuple[Step, ...]
 
 
-def plan(config: SweepConfig, metered: bool) -> list[Launch]:
-    """All launches of a sweep in order. Idle steps need a meter."""
+def plan(config: SweepConfig, metered: bool, only: Collection[str] | None = None) -> list[Launch]:
+    """All launches of a sweep in order, or those of the arms `only` and of none. Idle steps need a meter."""
+    launches = _all_launches(config, metered)
+    return [launch for launch in launches if only is None or launch.arm is None or launch.arm.name in only]
+
+
+def _all_launches(config: SweepConfig, metered: bool) -> list[Launch]:
     idle = config.idle is not None and metered
     started = not any(config.running(arm) for arm in config.arms)
     launches = [Launch(None, (IdleStep(None),))] if idle and started else []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -70,7 +70,7 @@ class _DeadlineError(Exception):
 
 
 class Sweep:
-    """One run of a sweep. `stop_after_s` counts from `began_s` on the clock, from construction by default."""
+    """One run of a sweep, of the arms `only` where they are named. `stop_after_s` counts from construction."""
 
     ending = False
     """Set by whoever cancels the run, so that what breaks from then on is not taken for a failed step."""
@@ -83,10 +83,12 @@ class Sweep:
         observer: Observer,
         *,
         stop_after_s: float | None = None,
+        only: Collection[str] | None = None,
     ) -> None:
         self._config = config
         self._bench = bench
         self._observer = observer
+        self._only = only
         self._file = out / "cells.jsonl"
         self._deadline_s = None if stop_after_s is None else bench.clock.now() + stop_after_s
         self._measured = 0
@@ -96,7 +98,7 @@ class Sweep:
         """Measures what is left, up to the deadline."""
         mend(self._file)
         cells = read_cells(self._file)
-        everything = plan(self._config, metered=self._bench.meter is not None)
+        everything = plan(self._config, metered=self._bench.meter is not None, only=self._only)
         self._left = left_to_do(everything, cells)
         self._pace = Pace(self._config, cells)
         total, left = _count(everything), _count(self._left)

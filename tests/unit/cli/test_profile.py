@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from selector.cli import profile
-from selector.errors import InputError
+from selector.errors import InputError, UsageError
 from selector.files.profile import load_profile, write_profile
 from selector.profiler.cells import (
     AcceptanceCell,
@@ -58,6 +58,17 @@ def test_a_sweep_can_be_placed_on_another_gpu_and_port(capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         run("--config", str(KIT), "--out", str(tmp_path), "--plan", "--gpus", "0,0")
     assert "argument --gpus: invalid" in capsys.readouterr().err
+
+
+def test_a_sweep_can_be_of_some_arms_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    common = ("--config", str(KIT), "--out", str(tmp_path), "--plan", "--json")
+    assert run(*common, "--arms", "ngram-8,dspark-8") == 0
+    launches = json.loads(capsys.readouterr().out)["launches"]
+    assert [launch["arm"] for launch in launches] == [None, "dspark-8", "ngram-8", None]
+    with pytest.raises(UsageError, match="names 'dspark', which the sweep lacks: choose from none, dspark-8"):
+        run(*common, "--arms", "dspark")
+    with pytest.raises(UsageError, match="leave it out"):
+        run(*common, "--accepted", "--arms", "none")
 
 
 def test_the_plan_says_what_is_left_and_how_long_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
