@@ -38,11 +38,16 @@ def main() -> None:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], policy: str, out: Path) -> None:
-    """One panel for each load, text and target, in the order of the rows; policies in that of their first row."""
+    """One panel for each load, text and target, in the order of the rows; policies in that of their first row.
+
+    One load of all rows needs no name.
+    """
     panels: dict[str, list[Mapping[str, Any]]] = {}
+    loads = {row["load"] for row in rows}
     for row in rows:
         target = "no target" if row["target_ms"] is None else f"{row['target_ms']:g} ms"
-        panels.setdefault(f"{row['text']}, {target}", []).append(row)
+        title = ", ".join([row["load"]] * (len(loads) > 1) + [row["text"], target])
+        panels.setdefault(title, []).append(row)
     policies = list(dict.fromkeys(row["policy"] for row in rows))
     figure, axes = pyplot.subplots(1, len(panels), figsize=(1.2 + 2.8 * len(panels), 3.6), sharey=True, squeeze=False)
     for axis, (title, cells) in zip(axes[0], panels.items(), strict=True):

@@ -239,6 +239,17 @@ def test_the_time_to_resume_after_a_prefill_is_fitted_to_live_cells_and_written_
     assert written["arms"]["none"] == given["arms"]["none"]
 
 
+def test_a_load_can_have_targets_and_policies_of_its_own(plan: Path) -> None:
+    file = plan / "plan.toml"
+    other = '[[loads]]\nname = "again"\nrunning = 2\ntargets_ms = [25, 6]\npolicies = ["static:dspark-8"]\n\n'
+    file.write_text(file.read_text().replace("[[texts]]", other + "[[texts]]"))
+    listed = [line.split(" | ") for line in run(plan, "--list").stdout.splitlines()]
+    assert [cell[1:] for cell in listed if cell[1] == "again"] == [
+        ["again", "mixed", target, "static:dspark-8"] for target in ("25 ms", "6 ms")
+    ]
+    assert {cell[3] for cell in listed if cell[1] == "few"} == {"10 ms"}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -304,7 +315,7 @@ def test_the_ramp_of_depths_names_servers_that_can_be_started(tmp_path: Path) ->
     ramp = [line for line in listed.stdout.splitlines() if "| code, then romansh |" in line]
     arms = [line.rpartition("static:")[2] for line in ramp]
     assert arms == [*("none", "eagle3-k1", "eagle3-k3"), *("eagle3-plugin", "eagle3-exported", "eagle3-adaptive")]
-    for fleet in ("depth-fixed", "depth-adaptive"):
+    for fleet in ("depth-fixed", "depth-adaptive", "depth-default"):
         profile = json.loads((tmp_path / fleet / "profile-0.json").read_text())
         words = [
             word

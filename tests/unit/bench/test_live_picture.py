@@ -14,14 +14,17 @@ PICTURE = Path(__file__).parents[3] / "bench" / "live" / "picture.py"
 
 
 def drawn(tmp_path: Path, fleet: str) -> subprocess.CompletedProcess[str]:
-    cells = [("code", "min_energy", 0.3, 0.97), ("code", "static:none", 0.4, None), ("news", "min_energy", 0.2, 1.0)]
+    cells = [
+        ("some", "code", "min_energy", 0.3, 0.97), ("some", "code", "static:none", 0.4, None),
+        ("more", "code", "min_energy", 0.2, 1.0),
+    ]  # fmt: skip
     rows = [
         {
-            "fleet": "three", "text": text, "target_ms": 10.0, "policy": policy,
+            "fleet": "three", "load": load, "text": text, "target_ms": 10.0, "policy": policy,
             "live": {"j_per_accepted_token": joules, "tbt_attainment": attained},
             "simulated": {"j_per_accepted_token": 0.3},
         }
-        for text, policy, joules, attained in cells
+        for load, text, policy, joules, attained in cells
     ]  # fmt: skip
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     words = ["--rows", tmp_path / "results.jsonl", "--fleet", fleet, "--out", tmp_path / "live.svg"]
@@ -31,7 +34,7 @@ def drawn(tmp_path: Path, fleet: str) -> subprocess.CompletedProcess[str]:
 def test_every_policy_and_what_it_attained_is_in_the_picture(tmp_path: Path) -> None:
     assert drawn(tmp_path, "three").returncode == 0
     svg = (tmp_path / "live.svg").read_text(encoding="utf-8")
-    for words in ("code, 10 ms", "news, 10 ms", "min_energy", "97%", "100%", "J per accepted token"):
+    for words in ("some, code, 10 ms", "more, code, 10 ms", "min_energy", "97%", "100%", "J per accepted token"):
         assert f"<!-- {words} -->" in svg, words
 
 

@@ -65,7 +65,7 @@ def test_a_sweep_can_be_of_some_arms_alone(capsys: pytest.CaptureFixture[str], t
     assert run(*common, "--arms", "ngram-8,dspark-8") == 0
     launches = json.loads(capsys.readouterr().out)["launches"]
     assert [launch["arm"] for launch in launches] == [None, "dspark-8", "ngram-8", None]
-    with pytest.raises(UsageError, match="names 'dspark', which the sweep lacks: choose from none, dspark-8"):
+    with pytest.raises(UsageError, match="names 'dspark', which the sweep lacks; choose from none, dspark-8"):
         run(*common, "--arms", "dspark")
     with pytest.raises(UsageError, match="leave it out"):
         run(*common, "--accepted", "--arms", "none")
