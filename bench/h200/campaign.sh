@@ -128,11 +128,13 @@ up() { # up FLEET: returns once its servers are up
   echo "servers of $1 are up after $SECONDS s"
 }
 
-release() { # release FLEET: its servers end
-  [[ -n ${held[$1]:-} ]] || return 0
-  kill "${held[$1]}" 2>/dev/null || true
-  wait "${held[$1]}" || true
-  unset "held[$1]"
+release() { # release FLEET …: their servers end, all at once
+  local fleet
+  for fleet in "$@"; do kill "${held[$fleet]:-}" 2>/dev/null || true; done
+  for fleet in "$@"; do
+    if [[ -n ${held[$fleet]:-} ]]; then wait "${held[$fleet]}" || true; fi
+    unset "held[$fleet]"
+  done
 }
 
 # gather RAW SWEEPS NAME: every cell of a profile, those of RAW and of all sweeps for it, each once.
@@ -177,7 +179,7 @@ run() {
   cd "$work"
   trap 'for fleet in "${!held[@]}"; do kill "${held[$fleet]}" 2>/dev/null || true; done' EXIT
   "stretch_$3"
-  for fleet in "${!held[@]}"; do release "$fleet"; done
+  release "${!held[@]}"
   if [[ -z ${DRY:-} ]]; then
     source "$work/repo/bench/h200/_site.sh"
     keep_kernels "$work"

@@ -10,9 +10,9 @@
 #     0-100   eight servers up, four on each GPU
 #   100-370   two-gpus, 5 cells of 54 (7 until 480)
 #   370-635   three-on-one-targets on the first GPU, 5 cells of 49; on the second again, 6 cells of 34
-#   635-745   servers that change their depth up on the second, and the first of compact on the first
-#   745-1025  ramp, 6 cells of 46; of compact 16 cells of 8, which need no launch
-#  1025-1640  the rest of compact, 130; other targets on both
+#   635-760   servers that change their depth up on the second, and the first of compact on the first
+#   760-1040  ramp, 6 cells of 46; of compact 16 cells of 8, which need no launch
+#  1040-1640  the rest of compact, 130; other targets on both
 stretch_pair() {
   local fleet first second
   for fleet in three-again depth-adaptive depth-default; do on_second "$fleet"; done
@@ -25,8 +25,7 @@ stretch_pair() {
   first=$!
   if ready four-on-second; then live again 650; fi
   wait "$first"
-  release four-on-one
-  release four-on-second
+  release four-on-one four-on-second
 
   raise_depths
   compact --arms dspark-8-compact &
@@ -89,8 +88,7 @@ live_depths() { # live_depths RESERVE_S: the cells on those that are up, and the
   for fleet in depth-adaptive depth-default; do
     if ready "$fleet"; then live ramp "$1" "$fleet"; fi
   done
-  release depth-adaptive
-  release depth-default
+  release depth-adaptive depth-default
 }
 
 # Cells that were far from the simulation once more, on one GPU, 320 s.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,15 +70,15 @@ async def started(
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session())
         coming: list[_Coming] = []
+        stack.push_async_callback(_stop_all, coming, clock)
         for command, backend in zip(commands, loaded.fleet.backends, strict=True):
             env = {**plan.servers.env, **command.env, **_imposed(command.arm, accept.get(command.arm), plan)}
             # Two fleet files of one host do not know of one another's ports, and would name the same.
             rendezvous = ("--nccl-port", str(int(str(backend.url).rpartition(":")[2]) + _NCCL_PORTS))
             argv = (plan.servers.python, *command.words[1:], *rendezvous, *plan.servers.flags)
             log = logs / f"{command.backend}.log"
-            process = start_process(argv, env, log)
-            stack.push_async_callback(stop_process, process, clock)
             deepest = int(flag_value(command.words, STEPS_FLAG) or 0) if ADAPTIVE_FLAG in command.words else None
+            process = start_process(argv, env, log)
             server = _Coming(command.backend, command.arm, str(backend.url), process, log, clock.now(), deepest)
             coming.append(server)
             if not plan.servers.at_once:
@@ -115,6 +116,11 @@ class _Coming:
     began_s: float
     deepest: int | None
     """Of a server that changes its depth."""
+
+
+async def _stop_all(servers: Sequence[_Coming], clock: MonotonicClock) -> None:
+    """At once, since each may take seconds in which nothing is measured."""
+    await asyncio.gather(*(stop_process(server.process, clock) for server in servers))
 
 
 async def _ready(server: _Coming, session: aiohttp.ClientSession, plan: LivePlan, clock: MonotonicClock) -> None:

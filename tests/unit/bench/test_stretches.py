@@ -48,7 +48,7 @@ def test_two_gpus_are_used_together_and_then_apart() -> None:
     assert sorted(live(done)[1:3]) == ["again", "three-on-one-targets"]
     assert live(done)[3:] == ["ramp depth-adaptive", "ramp depth-default"]
     assert done.index("launched compact") < done.index("live ramp 150 depth-adaptive")
-    assert done.index("release depth-default") < done.index("sweep compact on 0")
+    assert done.index("release depth-adaptive depth-default") < done.index("sweep compact on 0")
     assert done.count("sweep compact on 0 --arms dspark-8-compact") == 1
     first, second = ([line for line in done if line.startswith("model ") and f" on {gpu}" in line] for gpu in (0, 1))
     assert (first[0], second[0]) == ("model Qwen3-Coder-30B-A3B on 0", "model Qwen3-14B on 1")
