@@ -18,6 +18,7 @@
 # takes 585 s at most and ends in time, so a stretch that is cut short loses only the cells in hand. `dry` runs the same
 # steps with the plans' times shortened, DRY_STEP_S seconds each at most; its numbers mean nothing. It takes the ports
 # DRY_FIRST1 … DRY_FIRST9 and DRY_SECOND1 … DRY_SECOND9 (3000 and 3100).
+# shellcheck source-path=SCRIPTDIR
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -181,6 +182,7 @@ run() {
   "stretch_$3"
   release "${!held[@]}"
   if [[ -z ${DRY:-} ]]; then
+    # shellcheck source=_site.sh
     source "$work/repo/bench/h200/_site.sh"
     keep_kernels "$work"
   fi
