@@ -177,7 +177,7 @@ model() { # model TARGET ARMS GPU RESERVE_S: a reduced grid of a target
 
 run() {
   work=$1 end_s=$2
-  cd "$work"
+  cd "$work/repo" # sweep files name what lies in the repository from its root
   trap 'for fleet in "${!held[@]}"; do kill "${held[$fleet]}" 2>/dev/null || true; done' EXIT
   "stretch_$3"
   release "${!held[@]}"

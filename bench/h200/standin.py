@@ -30,7 +30,11 @@ def main() -> None:
     parser.add_argument("--context-length", default="8192")
     parser.add_argument("--speculative-algorithm", default="none")
     parser.add_argument("--speculative-num-draft-tokens", type=int)
+    parser.add_argument("--speculative-dspark-sps-table-path", type=Path)
     asked, _ = parser.parse_known_args()
+    table = asked.speculative_dspark_sps_table_path
+    if table is not None and not table.is_file():
+        parser.error(f"no file {table} in {Path.cwd()}: a real server would not start either")
     arm = nearest(load_profile(PROFILE), asked.speculative_algorithm, asked.speculative_num_draft_tokens)
     profile = PROFILE
     if os.environ.get("SGLANG_RAGGED_VERIFY_MODE") == "compact":
