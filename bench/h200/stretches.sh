@@ -8,11 +8,11 @@
 
 # Two GPUs, 1,640 s:
 #     0-100   eight servers up, four on each GPU
-#   100-370   two-gpus, 5 cells of 54 (7 until 480)
-#   370-635   three-on-one-targets on the first GPU, 5 cells of 49; on the second again, 6 cells of 34
-#   635-760   servers that change their depth up on the second, and the first of compact on the first
-#   760-1040  ramp, 6 cells of 46; of compact 16 cells of 8, which need no launch
-#  1040-1640  the rest of compact, 130; other targets on both
+#   100-630   two-gpus, 9 of its 10 cells of 58
+#   630-895   three-on-one-targets on the first GPU, 5 cells of 49; on the second again, 6 cells of 34
+#   895-1020  servers that change their depth up on the second, and the first of compact on the first
+#  1020-1300  ramp, 6 cells of 46; of compact 16 cells of 8, which need no launch
+#  1300-1640  the rest of compact, 130; other targets on both
 stretch_pair() {
   local fleet first second
   for fleet in three-again depth-adaptive depth-default; do on_second "$fleet"; done
