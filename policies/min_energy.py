@@ -23,7 +23,6 @@ import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from heapq import nsmallest
 from itertools import islice
 
 from selector.core.demandestimate import DemandEstimate
@@ -202,7 +201,7 @@ class MinEnergy:
             else:
                 idle.append(index)
         if further:
-            yield from nsmallest(_MOST_BEYOND, full, key=lambda index: views[index].batch)
+            yield from sorted(full, key=lambda index: views[index].batch)[:_MOST_BEYOND]
             yield from idle
 
     def _lasts(self, found: Prediction, batch: int) -> bool:

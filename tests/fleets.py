@@ -12,6 +12,7 @@ from dataclasses import replace
 from selector.core.acceptance import AcceptanceModel, AcceptancePrior
 from selector.core.cost import ArmCost, ContextSlope, IdlePower, StepCost, StepPoint
 from selector.core.policy import BackendSpec, PolicyContext
+from selector.core.prediction import Prediction
 from selector.core.prefillcost import PrefillCost
 from selector.core.types import TEXT_TYPES, BackendView, Capability, FleetView, LoadGroup, RequestView
 from tests.profiles import PROFILE
@@ -187,6 +188,11 @@ def fleet_view(specs: Sequence[BackendSpec], batches: Sequence[int] | None = Non
     loads = [0] * len(specs) if batches is None else batches
     views = [backend_view(spec, batch=batch) for spec, batch in zip(specs, loads, strict=True)]
     return FleetView(now_s=now_s, backends=tuple(views))
+
+
+def figures(prediction: Prediction) -> dict[str, object]:
+    """All of a prediction but what it was worked out with, which each has of its own."""
+    return {name: value for name, value in prediction._asdict().items() if name not in ("lengths", "load")}
 
 
 def without(fleet: FleetView, *names: str) -> FleetView:

@@ -131,12 +131,16 @@ class Look:
 
     def _keeps_pace(self, index: int) -> bool:
         """Whether the requests on a busy backend meet their targets when one more server takes turns with it."""
-        forecast, views = self._forecast, self.fleet.backends
-        return self.keeps_targets(index, 2 + sum(views[other].batch > 0 for other in forecast.neighbours[index]))
+        return self.keeps_targets(index, 1 + self._turns(index))
+
+    def _turns(self, index: int) -> int:
+        """How many servers of its GPU a busy backend takes turns with, itself included."""
+        views = self.fleet.backends
+        return 1 + sum(views[other].batch > 0 for other in self._forecast.neighbours[index])
 
     def keeps_targets(self, index: int, slowdown: float) -> bool:
         """Whether the requests on a busy backend meet their targets when its steps take `slowdown` times as long."""
-        forecast = self._forecast
+        forecast, turns = self._forecast, self._turns(index)
         spec, load = forecast.backends[index], forecast.load(index, self.fleet.backends[index])
         return any(
             keeps_targets(
@@ -145,6 +149,7 @@ class Look:
                 slowdown * at_depth.step_ms,
                 forecast.prefill_frac(spec.name, self.fleet.now_s),
                 self._bursts,
+                turns,
             )
             for at_depth in (load.at_depths.values() or (load,))
         )

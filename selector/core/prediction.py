@@ -164,7 +164,8 @@ class RunningLoad:
     """What the requests on a backend cost and want, worked out once per view."""
 
     __slots__ = (
-        "_kinds", "_tightest_ms", "acceptance_arm", "at_depths", "least_target_ms", "step_j", "step_ms", "view",
+        "_kinds", "_tightest_ms", "acceptance_arm", "at_depths", "least_target_ms", "present", "step_j", "step_ms",
+        "view",
     )  # fmt: skip
 
     def __init__(self, view: BackendView, spec: BackendSpec) -> None:
@@ -175,18 +176,18 @@ class RunningLoad:
         self.step_ms, self.step_j = 0.0, 0.0
         if view.batch:
             self.step_ms, self.step_j = spec.cost.step.step(view.batch, view.mean_context_tokens)
+        self.present: tuple[tuple[str, float], ...] = ((self.acceptance_arm, self.step_ms),)
+        """(arm as acceptance knows it, step in ms) of what runs now; each that it may be, where the engine chooses."""
+        if self.at_depths:
+            depths = [self.at_depths[each.arm] for each in spec.depths_at(view.batch)]
+            self.present = tuple([(each.acceptance_arm, each.step_ms) for each in depths])
+            for each in self.at_depths.values():
+                each.present = self.present
         targets_ms = [target_ms for group in view.groups if (target_ms := group.tbt_target_ms) is not None]
         self.least_target_ms = min(targets_ms, default=math.inf)
         """The tightest target of all."""
         self._tightest_ms: tuple[tuple[str, float], ...] | None = None
         self._kinds: tuple[tuple[str, int], ...] | None = None
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RunningLoad):
-            return NotImplemented
-        return (self.view, self.acceptance_arm, self.step_j) == (other.view, other.acceptance_arm, other.step_j)
-
-    __hash__ = None  # type: ignore[assignment]
 
     @property
     def tightest_ms(self) -> tuple[tuple[str, float], ...]:
@@ -214,12 +215,21 @@ class RunningLoad:
         self, text_type: str, lengths: AcceptLengths, step_ms: float, prefill_frac: float, bursts: Bursts
     ) -> tuple[float, float]:
         """(mean, at the quantile) of a running request of `text_type` at steps of `step_ms`."""
-        mean, slow = lengths.of_running(self.acceptance_arm, text_type)
-        short_tokens = SHORT_ANSWER_FRAC * lengths.request.expected_output_tokens
-        work_s = short_tokens * step_ms / (1e3 * mean)
-        factor = slow_factor(lengths.deviate, 1.0 - slow / mean, bursts.dispersion_s, prefill_frac, work_s)
-        burst_ms = 1e3 * prefill_frac * bursts.excess_s / short_tokens
-        return with_burst(step_ms / ((1.0 - prefill_frac) * mean), factor, burst_ms, lengths.deviate)
+        return _running_tbt_ms(self.acceptance_arm, text_type, lengths, step_ms, prefill_frac, bursts)
+
+    def mean_tbt_now_ms(
+        self, text_type: str, lengths: AcceptLengths, prefill_frac: float, bursts: Bursts, turns: int
+    ) -> float:
+        """Mean of a running request of `text_type` at the present steps, with `turns` busy servers on the GPU.
+
+        The least of them where the engine chooses its depth.
+        """
+        return min(
+            [
+                _running_tbt_ms(arm, text_type, lengths, turns * step_ms, prefill_frac, bursts)[0]
+                for arm, step_ms in self.present
+            ]
+        )
 
     def tokens_per_step(self, lengths: AcceptLengths, unknown_accept: float) -> float:
         """Accepted tokens of one step at mean accept lengths.
@@ -232,6 +242,17 @@ class RunningLoad:
         for text_type, requests in requests_of:
             tokens += requests * means[text_type]
         return tokens
+
+
+def _running_tbt_ms(
+    arm: str, text_type: str, lengths: AcceptLengths, step_ms: float, prefill_frac: float, bursts: Bursts
+) -> tuple[float, float]:
+    mean, slow = lengths.of_running(arm, text_type)
+    short_tokens = SHORT_ANSWER_FRAC * lengths.request.expected_output_tokens
+    work_s = short_tokens * step_ms / (1e3 * mean)
+    factor = slow_factor(lengths.deviate, 1.0 - slow / mean, bursts.dispersion_s, prefill_frac, work_s)
+    burst_ms = 1e3 * prefill_frac * bursts.excess_s / short_tokens
+    return with_burst(step_ms / ((1.0 - prefill_frac) * mean), factor, burst_ms, lengths.deviate)
 
 
 def predict(
@@ -341,8 +362,8 @@ def keeps_targets(
 ) -> bool:
     """Whether the requests that run on a backend meet their targets at steps of `step_ms`.
 
-    What is lost cannot be broken: a text type whose mean TBT is beyond its target at the present steps, with `turns`
-    busy servers on the GPU, stands in nobody's way.
+    What is lost cannot be broken: a target that the mean TBT of its text type is beyond at the present steps, with
+    `turns` busy servers on the GPU, stands in nobody's way.
     """
     pace_ms = step_ms / (1.0 - prefill_frac)
     burst_ms = 1e3 * prefill_frac * bursts.excess_s / (SHORT_ANSWER_FRAC * lengths.request.expected_output_tokens)
@@ -350,11 +371,17 @@ def keeps_targets(
     loose_ms = 2.0 * (pace_ms + burst_ms)
     if loose_ms <= load.least_target_ms:
         return True
-    for text_type, target_ms in load.tightest_ms:
-        if loose_ms <= target_ms or load.tbt_ms(text_type, lengths, step_ms, prefill_frac, bursts)[1] <= target_ms:
+    for text_type, tightest_ms in load.tightest_ms:
+        if loose_ms <= tightest_ms:
             continue
-        if load.tbt_ms(text_type, lengths, turns * load.step_ms, prefill_frac, bursts)[0] <= target_ms:
-            return False
+        _, slow_ms = load.tbt_ms(text_type, lengths, step_ms, prefill_frac, bursts)
+        if slow_ms <= tightest_ms:
+            continue
+        now_ms = load.mean_tbt_now_ms(text_type, lengths, prefill_frac, bursts, turns)
+        for group in load.view.groups:  # with the tightest lost, a looser one may still be kept
+            target_ms = group.tbt_target_ms
+            if group.text_type == text_type and target_ms is not None and now_ms <= target_ms < slow_ms:
+                return False
     return True
 
 

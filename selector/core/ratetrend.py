@@ -12,7 +12,7 @@ rate,
 
     var b = D λ (I_1² J_0 − 2 I_0 I_1 J_1 + I_0² J_2) / (I_0 I_2 − I_1²)²        J_k = ∫ s^k e^(−2 s/w) ds
 
-with D the dispersion of the arrivals (`dispersion`).
+with D the dispersion of the arrivals (`dispersion`). The code measures time in windows: its w is 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _SLOPE_DEVIATIONS = 4.0
 _MOST_TIMES = 3.0
 """The rate now is at most so many times the mean one: what rose from nothing in a straight line comes to about 2."""
 _SHORTEST_S = 1.0
-"""The first arrival stands at the start of its window; a shorter one would make it a high rate."""
+"""The first arrival stands at the start of its window; a shorter one would make it a high rate, and any few that come
+at once a steep slope."""
+_FORGOTTEN = 800.0
+"""After so many windows e^(−s/w) is 0 as a number."""
 
 
 class Trend(NamedTuple):
@@ -63,42 +66,54 @@ class RateTrend:
     def restart(self, now_s: float, *, age_s: float, per_s: float) -> None:
         """From here on as if arrivals had begun `age_s` ago, and come at a steady rate since then."""
         self._since_s, self._then_s = now_s - age_s, now_s
-        i0, i1, _ = _integrals(age_s, self._window_s)
-        self._sum, self._sum_of_ages = per_s * i0, per_s * i1
+        i0, i1, _ = _integrals(age_s / self._window_s)
+        self._sum = per_s * self._window_s * i0
+        self._sum_of_ages = per_s * self._window_s * i1
 
     def trend(self, now_s: float, dispersion: float) -> Trend:
         """The rate and its slope now, for arrivals of that dispersion (> 0)."""
         self._fade(now_s)
-        age_s = max(self.age_s(now_s), _SHORTEST_S)
-        i0, i1, i2 = _integrals(age_s, self._window_s)
-        j0, j1, j2 = _integrals(age_s, 0.5 * self._window_s)
+        age_s, window_s = self.age_s(now_s), self._window_s
+        age = max(age_s, _SHORTEST_S) / window_s
+        i0, i1, i2 = _integrals(age)
         mean = self._sum / i0
+        if age_s < _SHORTEST_S:
+            return Trend(mean / window_s, 0.0)
+        j0, j1, j2 = (each / 2.0**power for power, each in enumerate(_integrals(2.0 * age), start=1))
         determinant = i0 * i2 - i1 * i1
-        slope = (i1 * self._sum - i0 * self._sum_of_ages) / determinant
-        variance = dispersion * mean * (i1 * i1 * j0 - 2.0 * i0 * i1 * j1 + i0 * i0 * j2) / determinant**2
-        if slope == 0.0 or variance <= 0.0:
-            return Trend(mean, 0.0)
-        square = slope * slope / variance
-        slope *= square / (square + _SLOPE_DEVIATIONS**2)
+        rise = i1 * self._sum - i0 * self._sum_of_ages
+        variance = dispersion * mean * (i1 * i1 * j0 - 2.0 * i0 * i1 * j1 + i0 * i0 * j2)
+        # Where these are too small for a number (a window of ages, next to no arrivals left), no slope can be told.
+        if determinant <= 0.0 or variance <= 0.0:
+            return Trend(mean / window_s, 0.0)
+        square = rise * rise / variance
+        slope = rise / determinant * square / (square + _SLOPE_DEVIATIONS**2)
         # The mean stands for the age i1 / i0; a line that went below 0 before ends there.
         now = mean + slope * i1 / i0
-        return Trend(min(max(now, 0.0), _MOST_TIMES * mean), slope)
+        return Trend(min(max(now, 0.0), _MOST_TIMES * mean) / window_s, slope / window_s / window_s)
 
     def _fade(self, now_s: float) -> None:
         """Ages everything to `now_s`."""
-        passed_s = now_s - self._then_s
-        keep = math.exp(-passed_s / self._window_s)
-        self._sum_of_ages = (self._sum_of_ages + passed_s * self._sum) * keep
+        passed = min((now_s - self._then_s) / self._window_s, _FORGOTTEN)
+        keep = math.exp(-passed)
+        self._sum_of_ages = (self._sum_of_ages + passed * self._sum) * keep
         self._sum *= keep
         self._then_s = now_s
 
 
-def _integrals(age_s: float, window_s: float) -> tuple[float, float, float]:
-    """∫ s^k e^(−s/w) ds from 0 to `age_s`, for k = 0, 1, 2."""
-    x = age_s / window_s
-    left = math.exp(-x)
-    return (
-        window_s * -math.expm1(-x),
-        window_s**2 * (1.0 - left * (1.0 + x)),
-        window_s**3 * (2.0 - left * (2.0 + 2.0 * x + x * x)),
-    )
+def _integrals(age: float) -> tuple[float, float, float]:
+    """∫ s^k e^(−s) ds from 0 to `age`, for k = 0, 1, 2.
+
+    Up to 1 as sums of positive terms: the closed form would subtract what is nearly equal, and a slope is a difference
+    of products of the results.
+    """
+    left = math.exp(-age)
+    if age > 1.0:
+        age = min(age, _FORGOTTEN)
+        return -math.expm1(-age), 1.0 - left * (1.0 + age), 2.0 - left * (2.0 + age * (2.0 + age))
+    term = third = age * age * age * left / 3.0
+    for divisor in range(4, 20):
+        term *= age / divisor
+        third += term
+    second = (third + age * age * left) / 2.0
+    return second + age * left, second, third

@@ -9,9 +9,8 @@ import pytest
 
 from selector.core.forecast import Forecast, PrefillShare, least_violation
 from selector.core.prediction import Prediction, predict
-from selector.core.stalls import normal_deviate
 from selector.core.types import FleetView, LoadGroup
-from tests.fleets import ARMS, backend_view, fleet_view, policy_context, request_view, specs_of, without
+from tests.fleets import ARMS, backend_view, figures, fleet_view, policy_context, request_view, specs_of, without
 
 
 def test_the_prefill_share_settles_at_rate_times_prefill_time() -> None:
@@ -31,11 +30,6 @@ def test_the_prefill_share_fades_and_never_reaches_one() -> None:
     assert share.frac("b0", 15.0) == 0.9
 
 
-def figures(predictions: list[Prediction]) -> list[tuple[object, ...]]:
-    """All of them but what they were worked out with, which each has of its own."""
-    return [found[:-1] for found in predictions]
-
-
 def test_predictions_are_those_of_each_eligible_backend_in_order() -> None:
     context = policy_context(specs_of(*ARMS))
     request = request_view(tbt_target_ms=20.0)
@@ -46,8 +40,9 @@ def test_predictions_are_those_of_each_eligible_backend_in_order() -> None:
         if view.available
     ]
     forecast = Forecast(context)
-    assert figures(forecast.predictions(request, fleet)) == figures(expected)
-    assert figures(forecast.predictions(request, fleet, arm="dflash-16")) == figures(expected[2:])
+    assert [*map(figures, forecast.predictions(request, fleet))] == [*map(figures, expected)]
+    of_arm = forecast.predictions(request, fleet, arm="dflash-16")
+    assert [*map(figures, of_arm)] == [*map(figures, expected[2:])]
 
 
 def test_the_busiest_of_an_arm_are_those_with_most_company_and_a_place_left() -> None:
@@ -69,7 +64,7 @@ def test_a_request_sent_adds_its_prefill_to_that_backend_alone() -> None:
     after = forecast.predictions(request, fleet)
     assert (decision.backend, decision.reason) == ("b1", "because")
     assert decision.candidates == tuple(found.candidate() for found in before)
-    assert figures(after)[0] == figures(before)[0]
+    assert figures(after[0]) == figures(before[0])
     # 200 ms of prefill over a window of 30 s.
     assert after[1].tbt_ms == pytest.approx(before[1].tbt_ms / (1.0 - 0.2 / 30.0))
 
@@ -86,16 +81,13 @@ def test_what_is_learnt_and_what_changes_shows_in_the_next_predictions() -> None
     assert learnt.tbt_ms > first.tbt_ms
 
 
-Z = normal_deviate(0.9)
-
-
 def test_without_a_feasible_place_it_is_where_the_target_is_likeliest_met() -> None:
     """A plain step of 5.1 ms always misses 5 ms; with drafts many requests meet it, though not nine in ten."""
     context = policy_context(specs_of("none", "dspark-8"))
     request = request_view(text_type="romansh", tbt_target_ms=5.0, prompt_tokens=670, expected_output_tokens=60.0)
     plain, drafting = Forecast(context).predictions(request, fleet_view(context.backends))
     assert drafting.mean_tbt_ms < 5.0 < plain.mean_tbt_ms == plain.tbt_ms < drafting.tbt_ms
-    best, words = least_violation(request, [plain, drafting], Z)
+    best, words = least_violation(request, [plain, drafting])
     assert best is drafting
     assert words.startswith("no place within target, least violation: ")
 
@@ -136,8 +128,10 @@ def crowded(requests: tuple[int, int], target_ms: tuple[float | None, float | No
     ("requests", "target_ms", "backend", "reason"),
     [
         ((30, 20), (None, None), "b1", "no place within target, least violation: 5.8 of 1 ms"),
-        # One broken promise rather than several, although it is slower there.
-        ((30, 20), (None, 2.0), "b0", "no place within target, least violation: 6.1 of 1 ms"),
+        # One broken promise rather than several, although it is slower there: 20 step in 5.75 ms, 21 in 5.77.
+        ((30, 20), (None, 5.76), "b0", "no place within target, least violation: 6.1 of 1 ms"),
+        # Those who miss their targets anyway lose nothing.
+        ((30, 20), (None, 2.0), "b1", "no place within target, least violation: 5.8 of 1 ms"),
         ((30, 20), (2.0, 2.0), "b1", "no place within target, least violation: 5.8 of 1 ms"),
         ((30, 64), (None, None), "b0", "no place within target, least violation: 6.1 of 1 ms"),
         ((66, 65), (None, None), "b1", "no free place, least loaded: 65 requests"),
@@ -147,13 +141,13 @@ def crowded(requests: tuple[int, int], target_ms: tuple[float | None, float | No
 def test_the_least_violation(
     requests: tuple[int, int], target_ms: tuple[float | None, float | None], backend: str, reason: str
 ) -> None:
-    best, words = least_violation(request_view(tbt_target_ms=1.0), crowded(requests, target_ms), Z)
+    best, words = least_violation(request_view(tbt_target_ms=1.0), crowded(requests, target_ms))
     assert (best.backend, words) == (backend, reason)
 
 
 def test_a_request_without_a_target_can_only_break_those_of_others() -> None:
     predictions = [found._replace(meets_target=True) for found in crowded((30, 20), (2.0, 2.0))]
-    best, words = least_violation(request_view(), predictions, Z)
+    best, words = least_violation(request_view(), predictions)
     assert (best.backend, words) == ("b1", "every place breaks a running target, least violation: 5.8 ms")
 
 
@@ -165,4 +159,4 @@ def test_a_view_that_is_another_object_is_looked_at_again() -> None:
     longer = FleetView(now_s=0.0, backends=(replace(view, kv_tokens=80_000.0),))
     short = forecast.predictions(request_view(), fleet)
     assert forecast.predictions(request_view(), longer)[0].tbt_ms > short[0].tbt_ms
-    assert figures(forecast.predictions(request_view(), fleet)) == figures(short)
+    assert figures(forecast.predictions(request_view(), fleet)[0]) == figures(short[0])
