@@ -80,14 +80,13 @@ class RateTrend:
         if age_s < _SHORTEST_S:
             return Trend(mean / window_s, 0.0)
         j0, j1, j2 = (each / 2.0**power for power, each in enumerate(_integrals(2.0 * age), start=1))
-        determinant = i0 * i2 - i1 * i1
         rise = i1 * self._sum - i0 * self._sum_of_ages
         variance = dispersion * mean * (i1 * i1 * j0 - 2.0 * i0 * i1 * j1 + i0 * i0 * j2)
-        # Where these are too small for a number (a window of ages, next to no arrivals left), no slope can be told.
-        if determinant <= 0.0 or variance <= 0.0:
+        # Where that is too small for a number (a window of ages, next to no arrivals left), no slope can be told.
+        if variance <= 0.0:
             return Trend(mean / window_s, 0.0)
         square = rise * rise / variance
-        slope = rise / determinant * square / (square + _SLOPE_DEVIATIONS**2)
+        slope = rise / (i0 * i2 - i1 * i1) * square / (square + _SLOPE_DEVIATIONS**2)
         # The mean stands for the age i1 / i0; a line that went below 0 before ends there.
         now = mean + slope * i1 / i0
         return Trend(min(max(now, 0.0), _MOST_TIMES * mean) / window_s, slope / window_s / window_s)

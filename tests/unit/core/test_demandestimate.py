@@ -130,6 +130,31 @@ def test_a_steady_rate_is_that_of_the_whole_window() -> None:
     assert deviation < 0.85
 
 
+def test_a_rate_that_rises_is_followed_without_lag() -> None:
+    """Ten times as many in a minute and a half. The window alone is 7.5 a second behind, its last part 1.5."""
+    behind = []
+    for seed in range(30):
+        estimate, random, now_s = DemandEstimate(window_s=15.0), Random(seed), 0.0
+        looked_s = 0.0
+        while (now_s := now_s + random.expovariate(50.0)) < 90.0:
+            if random.random() * 50.0 < 5.0 + 0.5 * now_s:
+                estimate.arrived(request_view(), now_s)
+            if now_s >= looked_s:
+                looked_s += 1.0
+                rates = [demand.requests_per_s for demand in estimate.demands(now_s, NO_WORK)]
+        behind.append(50.0 - rates[0])  # of the last second
+    assert abs(sum(behind) / len(behind)) < 2.5
+
+
+def test_a_demand_whose_rate_has_fallen_to_nothing_is_there_until_it_is_forgotten() -> None:
+    estimate = DemandEstimate(window_s=15.0)
+    for number in range(1_000):
+        estimate.arrived(request_view(), 0.001 * number)
+    (demand,) = estimate.demands(5.0, NO_WORK)
+    assert demand.requests_per_s == 1e-3
+    assert demand.tokens_per_s > 0.0
+
+
 def bunches(random: Random, now_s: float, until_s: float, *, bunches_per_s: float, of: int) -> Iterator[float]:
     """Arrival times of bunches of so many within a second, which come at random."""
     while (now_s := now_s + 1.0 + random.expovariate(bunches_per_s)) < until_s:

@@ -113,6 +113,17 @@ def test_waking_a_neighbour_must_not_break_a_running_target() -> None:
     assert shared_gpu((4, 1), 8.0)[1].feasible, "it is awake already"
 
 
+def test_what_turns_have_lost_a_further_neighbour_cannot_break() -> None:
+    """Two servers of a GPU work, in 5.3 ms a step each: targets of 8 ms are lost, those of 14 ms by a third server."""
+    specs = [replace(spec, gpus=("g",)) for spec in specs_of("none", "none", "none")]
+    context = policy_context(specs)
+    for target_ms, kept in ((8.0, True), (14.0, False), (20.0, True)):
+        groups = [LoadGroup(text_type="code", tbt_target_ms=target_ms, requests=4)]
+        views = [backend_view(spec, batch=4, groups=groups) for spec in specs[:2]]
+        fleet = FleetView(now_s=0.0, backends=(*views, backend_view(specs[2])))
+        assert Forecast(context).predictions(request_view(), fleet)[2].keeps_others == kept
+
+
 def crowded(requests: tuple[int, int], target_ms: tuple[float | None, float | None]) -> list[Prediction]:
     """Predictions of a request with an impossible target on two plain backends with romansh running."""
     context = policy_context(specs_of("none", "none"))
@@ -143,6 +154,21 @@ def test_the_least_violation(
 ) -> None:
     best, words = least_violation(request_view(tbt_target_ms=1.0), crowded(requests, target_ms))
     assert (best.backend, words) == (backend, reason)
+
+
+def test_fewer_expected_misses_come_before_a_faster_place() -> None:
+    """Both places break targets: of 2 of 30 that run on the slower one, of 12 of 20 on the other."""
+    context = policy_context(specs_of("none", "none"))
+    views = [
+        backend_view(spec, batch=batch, groups=[LoadGroup(text_type="code", tbt_target_ms=target, requests=requests)])
+        for spec, batch, requests, target in zip(context.backends, (30, 20), (2, 12), (6.075, 5.76), strict=True)
+    ]
+    predictions = Forecast(context).predictions(request_view(), FleetView(now_s=0.0, backends=tuple(views)))
+    assert [found.keeps_others for found in predictions] == [False, False]
+    assert [found.missed for found in predictions] == [2.0, 12.0]
+    best, _ = least_violation(request_view(), predictions)
+    assert best is predictions[0]
+    assert best.tbt_ms > predictions[1].tbt_ms
 
 
 def test_a_request_without_a_target_can_only_break_those_of_others() -> None:

@@ -156,6 +156,92 @@ def test_the_tightest_of_several_targets_of_a_text_type_counts() -> None:
     assert predicted(request, busy(2, loose)).keeps_others
 
 
+ROMANSH_NOW_MS = COST.step.step(9, 700.0)[0] / 1.6
+"""Mean TBT of nine requests of Romansh before another comes."""
+
+
+@pytest.mark.parametrize(
+    ("target_ms", "kept"), [(0.5 * ROMANSH_NOW_MS, True), (0.999 * ROMANSH_NOW_MS, True), (ROMANSH_NOW_MS, False)]
+)
+def test_what_is_lost_already_cannot_be_broken(target_ms: float, kept: bool) -> None:
+    """A target that the mean is beyond without the new request."""
+    assert predicted(request_view(), busy(9, group(9, "romansh", target_ms))).keeps_others == kept
+
+
+def test_a_looser_target_is_kept_though_the_tightest_of_its_type_is_lost() -> None:
+    lost, kept, loose = (group(3, "romansh", target_ms) for target_ms in (1.0, 1.01 * ROMANSH_NOW_MS, 300.0))
+    assert not predicted(request_view(), busy(9, lost, kept, loose)).keeps_others
+    assert predicted(request_view(), busy(6, lost, loose)).keeps_others
+
+
+def test_a_target_lost_to_taking_turns_is_lost() -> None:
+    view = busy(9, group(9, "romansh", 1.5 * ROMANSH_NOW_MS))
+    assert predict(request_view(), view, SPEC, ACCEPTANCE, quantile=0.9, turns=2).keeps_others
+    assert not predict(request_view(), view, SPEC, ACCEPTANCE, quantile=0.9, prefill_frac=0.3).keeps_others
+
+
+def chance_over(target_ms: float, mean_ms: float, slow_ms: float) -> float:
+    """Of a normal time with these at the mean and at nine tenths."""
+    return 1.0 - NormalDist(mean_ms, (slow_ms - mean_ms) / NormalDist().inv_cdf(0.9)).cdf(target_ms)
+
+
+def test_the_request_itself_counts_as_missed_by_its_chance_to_be() -> None:
+    request = request_view()
+    found = predicted(request)
+    assert found.missed == 0.0, "without a target"
+    at_quantile = predicted(replace(request, tbt_target_ms=found.tbt_ms))
+    assert at_quantile.missed == pytest.approx(0.1)
+    at_mean = predicted(replace(request, tbt_target_ms=found.mean_tbt_ms))
+    assert at_mean.missed == pytest.approx(0.5)
+    hopeless = [predicted(replace(request, tbt_target_ms=by * found.mean_tbt_ms)) for by in (0.7, 0.1)]
+    assert [each.missed for each in hopeless] == [0.95, 0.95], "alike everywhere"
+
+
+def test_of_those_who_run_there_only_what_is_missed_because_of_it_counts() -> None:
+    """Five of romansh and two of code with targets, and others without."""
+    before_ms, after_ms = (COST.step.step(batch, 700.0)[0] for batch in (20, 21))
+    targets_ms = {"romansh": after_ms / 1.6, "code": 1.02 * after_ms / 4.5}
+    groups = (
+        group(5, "romansh", targets_ms["romansh"]),
+        group(2, "code", targets_ms["code"]),
+        group(13, "math"),
+    )
+    request = request_view(prompt_tokens=575)
+    expected = 0.0
+    for requests, name in ((5, "romansh"), (2, "code")):
+        accept, slow = ACCEPTANCE.accept_lengths("dspark-8", name, None, 250.0, 0.9)
+        before, after = (
+            chance_over(targets_ms[name], step_ms / accept, step_ms / accept * (2.0 - slow / accept))
+            for step_ms in (before_ms, after_ms)
+        )
+        expected += requests * (after - before)
+    assert 0.0 < expected < 1.0
+    assert predicted(request, busy(20, *groups)).missed == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("prefill_frac", "turns", "target_ms", "missed"),
+    [
+        # Forty step in 6.42 ms without drafts, and in 6.46 ms with one more.
+        (0.0, 1, 6.44, 40.0),
+        (0.0, 1, 6.40, 0.0),
+        (0.0, 1, 6.50, 0.0),
+        (0.25, 1, 8.58, 40.0),
+        (0.25, 1, 8.50, 0.0),
+        (0.25, 1, 10.0, 0.0),
+        (0.0, 2, 12.88, 40.0),
+        (0.0, 2, 10.0, 0.0),
+    ],
+)
+def test_prefill_and_turns_slow_those_who_run_there_before_and_after(
+    prefill_frac: float, turns: int, target_ms: float, missed: float
+) -> None:
+    spec = backend_spec("b0", "none")
+    view = backend_view(spec, batch=40, groups=[group(40, "code", target_ms)])
+    found = predict(request_view(), view, spec, ACCEPTANCE, quantile=0.9, prefill_frac=prefill_frac, turns=turns)
+    assert found.missed == missed
+
+
 def test_a_place_in_the_batch_and_in_the_cache_must_be_free() -> None:
     request = request_view(prompt_tokens=575)
     assert predicted(request, busy(63)).fits

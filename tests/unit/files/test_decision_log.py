@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -63,6 +64,8 @@ OUTCOME = Outcome(
     accepted_tokens=3,
     dispatched_s=0.4,
     finished_s=1.0 / 7,
+    tbt_ms=24.0,
+    tbt_target_ms=25.0,
 )
 DECISION = DecisionEvent(
     t_s=0.7, request=REQUEST, backend="b0", arm="none", reason="why", candidates=(CANDIDATE,), fallback=True
@@ -93,6 +96,15 @@ def test_every_event_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     written(log)
     assert read_decision_log(log) == [START, *EVENTS]
     assert DECISION.decision.candidates == (CANDIDATE,)
+
+
+def test_an_end_without_its_target_is_read_too(tmp_path: Path) -> None:
+    """Logs of before there was one."""
+    log = tmp_path / "log.jsonl"
+    written(log)
+    log.write_bytes(log.read_bytes().replace(b',"tbt_target_ms":25.0}', b"}"))
+    (end,) = [event for event in read_decision_log(log) if isinstance(event, EndEvent)]
+    assert end.outcome == replace(OUTCOME, tbt_target_ms=None)
 
 
 def test_a_line_names_its_version_and_event_first() -> None:

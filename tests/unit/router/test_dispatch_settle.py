@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from selector.core.controller import Controller
-from selector.core.types import Finish
+from selector.core.types import Finish, Outcome
 from selector.files.faults import Faults
 from selector.files.policy import load_policy_file
 from selector.router.books import Books
@@ -26,8 +26,8 @@ def dispatcher() -> Dispatcher:
     return Dispatcher(controller, metrics, lambda: float(next(ticks)), books)
 
 
-def request(name: str) -> ClientRequest:
-    view = request_view(name)
+def request(name: str, *, tbt_target_ms: float | None = None) -> ClientRequest:
+    view = request_view(name, tbt_target_ms=tbt_target_ms)
     return ClientRequest(
         id=name, route=Route(path="/v1/completions"), body=b"{}", arrival_s=0.0, fields={}, view=view, streams=True
     )
@@ -66,3 +66,11 @@ def test_whatever_happens_next_is_told_after_the_decision() -> None:
     assert decisions == 3
     times = [t_s for _, t_s in events]
     assert times == sorted(times), "in the order in which it happened"
+
+
+def test_an_outcome_tells_the_target_that_the_request_had() -> None:
+    router = dispatcher()
+    for name, target_ms in (("a", None), ("b", 12.5)):
+        router.end(router.place(request(name, tbt_target_ms=target_ms)), Finish.DONE)
+    outcomes = [event["outcome"] for event in router.recent if event["event"] == "end"]
+    assert [outcome.tbt_target_ms for outcome in outcomes if isinstance(outcome, Outcome)] == [None, 12.5]

@@ -129,6 +129,14 @@ def test_views_show_what_was_dispatched_and_ended() -> None:
     assert len(policy.outcomes) == 3
 
 
+@pytest.mark.parametrize("target_ms", [None, 25.0])
+def test_an_outcome_tells_the_target_that_the_request_had(target_ms: float | None) -> None:
+    policy = Recording()
+    simulate(specs_of("none"), requests_of([(0.0, 500, 20)], target_ms=target_ms), policy)
+    assert [outcome.tbt_target_ms for outcome in policy.outcomes] == [target_ms]
+    assert policy.outcomes[0].within_target is (None if target_ms is None else True)
+
+
 def test_a_lone_request_costs_what_the_model_says() -> None:
     (spec,) = specs_of("none")
     run = simulate((spec,), requests_of([(0.0, 1_000, 101)]), "least_loaded")
