@@ -79,7 +79,8 @@ class RateTrend:
         mean = self._sum / i0
         if age_s < _SHORTEST_S:
             return Trend(mean / window_s, 0.0)
-        j0, j1, j2 = (each / 2.0**power for power, each in enumerate(_integrals(2.0 * age), start=1))
+        of_0, of_1, of_2 = _integrals(2.0 * age)
+        j0, j1, j2 = of_0 / 2.0, of_1 / 4.0, of_2 / 8.0
         rise = i1 * self._sum - i0 * self._sum_of_ages
         variance = dispersion * mean * (i1 * i1 * j0 - 2.0 * i0 * i1 * j1 + i0 * i0 * j2)
         # Where that is too small for a number (a window of ages, next to no arrivals left), no slope can be told.
@@ -103,15 +104,15 @@ class RateTrend:
 def _integrals(age: float) -> tuple[float, float, float]:
     """∫ s^k e^(−s) ds from 0 to `age`, for k = 0, 1, 2.
 
-    Up to 1 as sums of positive terms: the closed form would subtract what is nearly equal, and a slope is a difference
+    Up to 0.1 as sums of positive terms: the closed form would subtract what is nearly equal, and a slope is a difference
     of products of the results.
     """
     left = math.exp(-age)
-    if age > 1.0:
+    if age > 0.1:
         age = min(age, _FORGOTTEN)
         return -math.expm1(-age), 1.0 - left * (1.0 + age), 2.0 - left * (2.0 + age * (2.0 + age))
     term = third = age * age * age * left / 3.0
-    for divisor in range(4, 20):
+    for divisor in range(4, 12):
         term *= age / divisor
         third += term
     second = (third + age * age * left) / 2.0

@@ -17,13 +17,14 @@ import pytest
 from selector.core.controller import Controller
 from selector.core.planner import Demand, Plan, Planner
 from selector.core.policy import BackendSpec, PolicyContext
-from selector.core.types import UNKNOWN_TEXT_TYPE, Decision, Finish, Outcome, RequestView
+from selector.core.types import UNKNOWN_TEXT_TYPE, Decision, Finish, FleetView, LoadGroup, Outcome, RequestView
 from selector.errors import PolicyError
 from selector.files.policy import load_policy_file
 from tests.fleets import (
     ARMS,
     acceptance_model,
     backend_spec,
+    backend_view,
     fleet_view,
     policy_context,
     request_view,
@@ -193,6 +194,156 @@ def test_a_request_without_a_text_type_is_planned_for_too() -> None:
     stream = Stream(specs_of(*ARMS))
     decisions = [stream.send(0.2, text_type=UNKNOWN_TEXT_TYPE, tbt_target_ms=20.0) for _ in range(30)]
     assert all(decision.reason.startswith("planned: ") for decision in decisions)
+
+
+# ---- a given plan
+
+
+class Planned:
+    """A policy of its own that follows a given plan, one decision at a time on views made for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, specs: Sequence[BackendSpec], plan: Plan) -> None:
+        class Given(Planner):
+            def solving(self, demands: Sequence[Demand], **options: Any) -> Generator[None, None, Plan]:
+                yield from ()
+                return plan
+
+        policy_file = load_policy_file("min_energy")
+        monkeypatch.setattr(sys.modules[policy_file.factory.__module__], "Planner", Given)
+        self._specs = specs
+        self._policy = policy_file.make({"probe_frac": 0.0}, policy_context(specs))
+
+    def ended(self, requests: int, *, tbt_ms: float) -> None:
+        """So many requests ended that had a target of 10 ms."""
+        for number in range(requests):
+            self._policy.observe(
+                Outcome(
+                    request_id=f"e{number}",
+                    backend="b0",
+                    arm=self._specs[0].arm,
+                    text_type="code",
+                    finish=Finish.DONE,
+                    prompt_tokens=500,
+                    accepted_tokens=250,
+                    dispatched_s=0.0,
+                    finished_s=1.0,
+                    tbt_ms=tbt_ms,
+                    tbt_target_ms=10.0,
+                )
+            )
+
+    def decide(
+        self, batches: Sequence[int], *, target_ms: float | None = None, running_ms: Mapping[int, float] | None = None
+    ) -> Decision:
+        """On a request of code; all who run on the backends of `running_ms` are of code and have these targets."""
+        views = tuple(
+            backend_view(spec, batch=batch, groups=groups)
+            for index, (spec, batch) in enumerate(zip(self._specs, batches, strict=True))
+            for groups in [
+                [LoadGroup(text_type="code", tbt_target_ms=running_ms[index], requests=batch)]
+                if running_ms and index in running_ms
+                else []
+            ]
+        )
+        return self._policy.decide(request_view(tbt_target_ms=target_ms), FleetView(now_s=0.0, backends=views))
+
+
+def plan_for(
+    target_ms: float | None, arms: Sequence[str], batch_of: Mapping[str, int], *, within_targets: bool = True
+) -> Plan:
+    """A plan for code of that target."""
+    arms_of = {("code", target_ms): tuple(arms)}
+    return Plan(arms_of=arms_of, batch_of=batch_of, power_w=400.0, score=400.0, within_targets=within_targets)
+
+
+@pytest.mark.parametrize(
+    ("target_ms", "backend", "reason"),
+    [
+        # 11 at once take 5.6 ms a token without drafts, and the 60 planned for others 7.3; with drafts 16 take 3.6.
+        (6.5, "b2", "overflow of dspark-8: request 6 of 16"),
+        (3.0, "b0", "beyond the plan, least marginal energy: "),
+        (7.5, "b1", "overflow of dspark-8: request 11 of 60"),
+        (None, "b1", "overflow of dspark-8: request 11 of 60"),
+    ],
+)
+def test_overflow_goes_only_where_it_meets_its_target_at_the_planned_batch(
+    monkeypatch: pytest.MonkeyPatch, target_ms: float | None, backend: str, reason: str
+) -> None:
+    plan = plan_for(target_ms, ("dspark-8", "none", "eagle3-k1"), {"dspark-8": 4, "none": 60, "eagle3-k1": 16})
+    planned = Planned(monkeypatch, specs_of("dspark-8", "none", "eagle3-k1"), plan)
+    decision = planned.decide([4, 10, 5], target_ms=target_ms)
+    assert decision.backend == backend
+    assert decision.reason.startswith(reason)
+
+
+def test_the_planned_arm_may_be_too_full_for_it_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan has counted that; only what overflows has to last."""
+    plan = plan_for(6.5, ("none",), {"none": 60})
+    assert Planned(monkeypatch, specs_of("none"), plan).decide([10], target_ms=6.5).reason == (
+        "planned: request 11 of 60"
+    )
+
+
+@pytest.mark.parametrize(("within_targets", "backend"), [(True, "b1"), (False, "b2")])
+def test_where_targets_cannot_all_be_met_the_places_of_others_are_left_to_them(
+    monkeypatch: pytest.MonkeyPatch, within_targets: bool, backend: str
+) -> None:
+    """Beyond the plan the least marginal energy is on the backend without drafts, which is planned for others."""
+    plan = plan_for(20.0, ("dspark-8",), {"dspark-8": 30, "none": 60}, within_targets=within_targets)
+    planned = Planned(monkeypatch, specs_of("dspark-8", "none", "eagle3-k1"), plan)
+    decision = planned.decide([30, 4, 10], target_ms=20.0)
+    marginal_j = {each.backend: each.marginal_j_per_accepted_token or 0.0 for each in decision.candidates}
+    assert marginal_j["b1"] < marginal_j["b2"] < marginal_j["b0"]
+    assert [each.feasible for each in decision.candidates] == [True, True, True]
+    assert decision.backend == backend
+
+
+def test_places_of_others_are_taken_where_there_is_no_other_that_is_feasible(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for(10.0, ("dspark-8",), {"dspark-8": 30, "none": 60}, within_targets=False)
+    planned = Planned(monkeypatch, specs_of("dspark-8", "none"), plan)
+    assert planned.decide([64, 40], target_ms=10.0).backend == "b1"
+
+
+def test_the_planned_arm_stays_open_beyond_its_batch_where_targets_cannot_all_be_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = plan_for(10.0, ("dspark-8",), {"dspark-8": 4, "none": 60}, within_targets=False)
+    planned = Planned(monkeypatch, specs_of("dspark-8", "none"), plan)
+    decision = planned.decide([4, 63], target_ms=10.0)
+    assert (decision.backend, decision.reason[:15]) == ("b0", "beyond the plan")
+
+
+def test_while_hardly_anybody_missed_lately_a_backend_is_filled_further_before_another_is_woken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned = Planned(monkeypatch, specs_of("none", "none", "none"), plan_for(10.0, ("none",), {"none": 8}))
+    assert planned.decide([8, 0, 8], target_ms=10.0).reason == "planned: request 1 of 8", "of ten one may miss"
+    planned.ended(100, tbt_ms=9.0)
+    further = planned.decide([9, 0, 8], target_ms=10.0)
+    assert (further.backend, further.reason) == ("b2", "planned: request 9 of 8"), "the least full one"
+    assert planned.decide([9, 0, 7], target_ms=10.0).reason == "planned: request 8 of 8", "below the limit first"
+    assert planned.decide([0, 0, 0], target_ms=10.0).backend == "b0"
+    assert planned.decide([8, 0, 8], target_ms=10.0, running_ms={0: 5.58, 2: 5.58}).backend == "b1", "they would miss"
+    planned.ended(2, tbt_ms=11.0)
+    assert planned.decide([8, 0, 8], target_ms=10.0).backend == "b1", "two of fifty missed"
+
+
+def test_only_four_backends_beyond_their_limit_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The four least full, on which running targets would break; on the next one they would not."""
+    planned = Planned(monkeypatch, specs_of(*["none"] * 6), plan_for(None, ("none",), {"none": 8}))
+    planned.ended(100, tbt_ms=9.0)
+    batches, breaking = [12, 8, 8, 8, 8, 0], {1: 5.58, 2: 5.58, 3: 5.58, 4: 5.58}
+    assert planned.decide(batches, running_ms=breaking).backend == "b5"
+    del breaking[4]
+    assert planned.decide(batches, running_ms=breaking).backend == "b4"
+
+
+def test_overflow_does_not_fill_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for(None, ("dspark-8", "none"), {"dspark-8": 4, "none": 8})
+    planned = Planned(monkeypatch, specs_of("dspark-8", "none", "none"), plan)
+    planned.ended(100, tbt_ms=9.0)
+    decision = planned.decide([64, 8, 0])
+    assert (decision.backend, decision.reason) == ("b2", "overflow of dspark-8: request 1 of 8")
 
 
 # ---- renewing the plan
