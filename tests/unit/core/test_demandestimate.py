@@ -146,6 +146,33 @@ def test_a_rate_that_rises_is_followed_without_lag() -> None:
     assert abs(sum(behind) / len(behind)) < 2.5
 
 
+def test_a_steep_rise_is_no_jump() -> None:
+    """The last part of the window is three seconds behind: that much is expected of it."""
+    estimate, now_s = DemandEstimate(window_s=15.0), 0.0
+    while now_s < 60.0:
+        now_s += 1.0 / (10.0 + 5.0 * now_s)
+        estimate.arrived(request_view(), now_s)
+        (demand,) = estimate.demands(now_s, NO_WORK)
+        if now_s > 30.0:
+            assert demand.requests_per_s == pytest.approx(10.0 + 5.0 * now_s, rel=0.06)
+
+
+def test_a_jump_leaves_no_slope_behind() -> None:
+    """From 20 a second to 5: what came before is forgotten, and a line through both would go far below 5."""
+    rates = []
+    for seed in range(30):
+        estimate, random, now_s, looked_s = DemandEstimate(window_s=15.0), Random(seed), 0.0, 0.0
+        while now_s < 58.0:
+            now_s += random.expovariate(20.0 if now_s < 30.0 else 5.0)
+            estimate.arrived(request_view(), now_s)
+            if now_s >= looked_s:
+                looked_s += 1.0
+                (demand,) = estimate.demands(now_s, NO_WORK)
+                if now_s > 45.0:
+                    rates.append(demand.requests_per_s)
+    assert sum(rates) / len(rates) == pytest.approx(5.0, rel=0.1)
+
+
 def test_a_demand_whose_rate_has_fallen_to_nothing_is_there_until_it_is_forgotten() -> None:
     estimate = DemandEstimate(window_s=15.0)
     for number in range(1_000):
