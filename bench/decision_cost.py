@@ -80,7 +80,7 @@ def make_request(number: int, draw: Random, now_s: float) -> RequestView:
 
 
 def outcome_of(request: RequestView, backend: str, arm: str, draw: Random, now_s: float) -> Outcome:
-    """A plain end of a request after 100 verify passes."""
+    """A plain end of a request after 100 verify passes, within its target if it had one."""
     return Outcome(
         request_id=request.request_id,
         backend=backend,
@@ -93,6 +93,8 @@ def outcome_of(request: RequestView, backend: str, arm: str, draw: Random, now_s
         finished_s=now_s,
         verify_passes=100,
         accepted_drafts=draw.randint(0, 100),
+        tbt_ms=10.0,
+        tbt_target_ms=request.tbt_target_ms,
     )
 
 

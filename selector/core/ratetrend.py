@@ -104,8 +104,8 @@ class RateTrend:
 def _integrals(age: float) -> tuple[float, float, float]:
     """∫ s^k e^(−s) ds from 0 to `age`, for k = 0, 1, 2.
 
-    Up to 0.1 as sums of positive terms: the closed form would subtract what is nearly equal, and a slope is a difference
-    of products of the results.
+    Up to 0.1 as sums of positive terms: the closed form would subtract what is nearly equal, and a slope is a
+    difference of products of the results.
     """
     left = math.exp(-age)
     if age > 0.1:
