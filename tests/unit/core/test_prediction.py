@@ -172,6 +172,8 @@ def test_a_looser_target_is_kept_though_the_tightest_of_its_type_is_lost() -> No
     lost, kept, loose = (group(3, "romansh", target_ms) for target_ms in (1.0, 1.01 * ROMANSH_NOW_MS, 300.0))
     assert not predicted(request_view(), busy(9, lost, kept, loose)).keeps_others
     assert predicted(request_view(), busy(6, lost, loose)).keeps_others
+    at_most = predicted(request_view(text_type="romansh"), busy(6, group(6, "romansh"))).tbt_ms
+    assert predicted(request_view(), busy(6, lost, group(3, "romansh", at_most))).keeps_others, "up to and including"
     code = group(3, "code", 1.01 * ROMANSH_NOW_MS)
     assert predicted(request_view(), busy(9, lost, code, loose)).keeps_others, "with drafts that are accepted"
 
