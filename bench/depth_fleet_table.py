@@ -140,7 +140,7 @@ def provenance() -> dict[str, object]:
     return {
         "benchmark": "depth_fleet_table",
         "simulated": True,
-        "assumed": "depth 0 costs what none does; an adaptive server's depth 0 is dearer, by how much nobody measured",
+        "assumed": "depth 0 costs what none does and a pass of the draft",
         "profile": PROFILE,
         "command": "python bench/depth_fleet_table.py --rows bench/results/depth_fleet_table.jsonl",
         **made_by(),

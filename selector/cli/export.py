@@ -21,6 +21,7 @@ from selector.core.sglangadaptive import DEFAULT_SCHEDULES
 from selector.errors import UsageError
 from selector.files.adaptiveconfig import adaptive_config_text
 from selector.files.depthcosts import (
+    REST_VARIABLE,
     DepthCosts,
     depth_costs,
     graph_batches,
@@ -41,7 +42,8 @@ examples:
       # for the plugin: DRAFTER_SELECTOR_DEPTHS=depths.json python3 -m sglang.launch_server --speculative-adaptive …
 
 Costs are the profile's arms by draft depth (eagle3-k1, eagle3-k3 …) and none; depths without an arm are left out, or
-with --interpolate taken between the measured ones. docs/in-engine.md says when to use which.
+with --interpolate taken between the measured ones. At depth 0 the draft reads along: a pass of it is added to none,
+unless --draft-rests. docs/in-engine.md says when to use which.
 """
 
 DEFAULT_BAND_FRAC = 0.15
@@ -114,6 +116,11 @@ def _add_common(parser: argparse.ArgumentParser, *, target_required: bool) -> No
     )
     parser.add_argument("--algorithm", help="which of the profile's algorithms, if it has several with depths")
     parser.add_argument("--interpolate", action="store_true", help="add depths between the measured ones")
+    parser.add_argument(
+        "--draft-rests",
+        action="store_true",
+        help=f"for servers with {REST_VARIABLE}=1, whose draft does not read along at depth 0",
+    )
     parser.add_argument("--quantile", type=float, default=DEFAULT_QUANTILE, metavar="Q", help="of a request's TBT")
     parser.add_argument(
         "--output-tokens", type=positive, default=DEFAULT_OUTPUT_TOKENS, metavar="N", help="tokens of an answer"
@@ -197,7 +204,13 @@ def run_depths(args: argparse.Namespace) -> int:
 
 def _profile_and_costs(args: argparse.Namespace) -> tuple[Profile, DepthCosts]:
     profile = load_profile(args.profile)
-    costs = depth_costs(profile, args.profile, algorithm=args.algorithm, interpolate=args.interpolate)
+    costs = depth_costs(
+        profile,
+        args.profile,
+        algorithm=args.algorithm,
+        interpolate=args.interpolate,
+        draft_rests=args.draft_rests,
+    )
     return profile, costs
 
 

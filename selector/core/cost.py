@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -187,6 +188,15 @@ class StepCost:
             ms + frac * (above_ms + ms_per_token * beyond - ms),
             j + frac * (above_j + j_per_token * beyond - j),
         )
+
+    def plus(self, step_ms: float, step_j: float) -> StepCost:
+        """The cost of the same steps with something in each that takes so long, and so many joules, at any load."""
+        dearer = copy(self)
+        dearer._rows = [
+            [(knot, ms + step_ms, ms_rise, j + step_j, j_rise) for knot, ms, ms_rise, j, j_rise in row]
+            for row in self._rows
+        ]
+        return dearer
 
     def estimate(self, batch: float, context_tokens: float) -> StepEstimate:
         """Like `step`, with the flag that says whether the point lies outside the measured cells."""

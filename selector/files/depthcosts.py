@@ -1,8 +1,15 @@
 """Step costs and survivals by draft depth, from a profile's arms: what schedules and choices of depth are made from.
 
-Depth k is the arm of the algorithm that drafts k tokens a step with topk 1 (`eagle3-k3`), depth 0 the arm `none`. A
-depth that no arm has is left out, or, when asked for, interpolated linearly between the drafting arms around it;
-nothing goes beyond the deepest one, nor between not drafting and drafting.
+Depth k is the arm of the algorithm that drafts k tokens a step with topk 1 (`eagle3-k3`). A depth that no arm has is
+left out, or, when asked for, interpolated linearly between the drafting arms around it; nothing goes beyond the deepest
+one, nor between not drafting and drafting.
+
+At depth 0 the draft reads every token along, so that it can draft again (`EAGLEWorkerV2.forward_batch_generation`). So
+it costs what `none` does and a pass of the draft: what depth 1 takes more for one request, where one token more to
+verify costs nothing. That makes 8.9 ms and 5.9 J a step of 64 requests of Qwen3-8B on an H200, where a server took 8.7
+to 9.7 ms and 5.3 to 6.3 J while nothing disturbed it (bench/live/README.md). With
+`SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND` the draft rests: depth 0 then costs what `none` does, as it is taken to where
+no arm drafts one token.
 """
 
 from __future__ import annotations
@@ -24,7 +31,12 @@ ADAPTIVE_FLAG = "--speculative-adaptive"
 ADAPTIVE_CONFIG_FLAG = "--speculative-adaptive-config"
 STEPS_FLAG = "--speculative-num-steps"
 """The depth that a server starts at."""
+REST_VARIABLE = "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"
+"""In a server's environment: at depth 0 the draft does not read along."""
 INTERPOLATED = "interpolated"
+
+_AT_CONTEXT_TOKENS = 1_024.0
+"""At which a pass of the draft is priced: it hardly grows with the context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +56,10 @@ class DepthCosts:
         return self.arms[max(self.arms)]
 
 
-def depth_costs(profile: Profile, where: str, *, algorithm: str | None = None, interpolate: bool = False) -> DepthCosts:
-    """The costs by depth of one algorithm; `where` names the profile in errors.
+def depth_costs(
+    profile: Profile, where: str, *, algorithm: str | None = None, interpolate: bool = False, draft_rests: bool = False
+) -> DepthCosts:
+    """The costs by depth of one algorithm; `where` names the profile in errors, `draft_rests` tells of depth 0.
 
     Raises `ProfileError` when no arm of the algorithm has a depth, `UsageError` when it must be chosen.
     """
@@ -53,6 +67,7 @@ def depth_costs(profile: Profile, where: str, *, algorithm: str | None = None, i
     algorithm = profile.arms[found[max(found)]].algorithm
     names = {0: NO_DRAFTER, **found}
     steps = {depth: profile.cost(name).step for depth, name in names.items()}
+    steps = with_draft_along(steps, draft_rests=draft_rests)
     batches = _batches(steps)
     largest = batches[-2]
     rows = _rows(steps)
@@ -65,8 +80,21 @@ def depth_costs(profile: Profile, where: str, *, algorithm: str | None = None, i
         table=DepthTable(rows),
         arms=dict(sorted(names.items())),
         algorithm=algorithm,
-        notes=tuple(_notes(names, steps, largest)),
+        notes=tuple(_notes(names, steps, largest, draft_rests=draft_rests)),
     )
+
+
+def with_draft_along(steps: Mapping[int, StepCost], *, draft_rests: bool) -> dict[int, StepCost]:
+    """Costs by depth of a server that changes its depth, from those of servers with one: depth 0 is dearer there."""
+    if draft_rests or not {0, 1} <= steps.keys():
+        return dict(steps)
+    (ms, j), (ms_drafting, j_drafting) = (steps[depth].step(1, _AT_CONTEXT_TOKENS) for depth in (0, 1))
+    return {**steps, 0: steps[0].plus(max(0.0, ms_drafting - ms), max(0.0, j_drafting - j))}
+
+
+def draft_rests(env: Mapping[str, str]) -> bool:
+    """Whether a server that is started with these variables lets its draft rest at depth 0."""
+    return env.get(REST_VARIABLE, "").strip().lower() in ("1", "true", "yes", "y", "on")
 
 
 def depth_table(steps: Mapping[int, StepCost]) -> DepthTable:
@@ -163,11 +191,13 @@ def _has_depth(arm: Arm) -> bool:
     return fixed and _served_as(arm.algorithm) in ADAPTIVE_ALGORITHMS and arm.topk in (None, 1)
 
 
-def _notes(names: dict[int, str], steps: dict[int, StepCost], largest: int) -> list[str]:
-    notes = [
-        f"depth 0 is priced as the arm {NO_DRAFTER}; an adaptive server still lets the draft model read along there, "
-        "which costs more by about one pass of the draft unless SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND is set"
-    ]
+def _notes(names: dict[int, str], steps: dict[int, StepCost], largest: int, *, draft_rests: bool) -> list[str]:
+    zero = f"depth 0 is priced as the arm {NO_DRAFTER}"
+    if 1 not in names:
+        zero += ", and is dearer where the draft reads along: no arm drafts one token"
+    elif not draft_rests:
+        zero += f" and a pass of the draft, which reads along unless the server has {REST_VARIABLE}=1"
+    notes = [zero]
     for depth, name in sorted(names.items()):
         if name == INTERPOLATED:
             notes.append(f"depth {depth} was not measured: interpolated between the measured depths around it")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from selector.core.cost import StepCost
 from selector.core.depthengines import (
     DepthEngine,
     OwnDepth,
@@ -27,17 +28,31 @@ from selector.core.sglangadaptive import DEFAULT_SCHEDULES
 from selector.errors import DomainError, ProfileError
 from selector.files.adaptiveconfig import read_adaptive_config
 from selector.files.arm import Arm
-from selector.files.depthcosts import ADAPTIVE_CONFIG_FLAG, STEPS_FLAG, depth_table, flag_value, graph_batches
+from selector.files.depthcosts import (
+    ADAPTIVE_CONFIG_FLAG,
+    STEPS_FLAG,
+    depth_table,
+    draft_rests,
+    flag_value,
+    graph_batches,
+    with_draft_along,
+)
 from selector.files.depthfile import VARIABLE, DepthFile, load_depth_file
 from selector.files.profile import Profile
 
 
 def with_own_depth(spec: BackendSpec, profile: Profile) -> BackendSpec:
     """The backend of an arm that has depths, told of them. Raises `InputError` as `own_depth` does."""
-    costs = [profile.cost(name) for name in profile.arm(spec.arm).depths or ()]
+    arm = profile.arm(spec.arm)
+    steps = _steps(profile, arm)
     depths = tuple(
-        replace(spec, arm=at.arm, cost=replace(spec.cost, arm=at.arm, verify_tokens=at.verify_tokens, step=at.step))
-        for at in costs
+        replace(
+            spec,
+            arm=name,
+            cost=replace(spec.cost, arm=name, verify_tokens=depth + 1, step=steps[depth]),
+        )
+        for name in arm.depths or ()
+        for depth in (profile.arm(name).verify_tokens - 1,)
     )
     return replace(spec, depths=depths, own_depth=own_depth(profile, spec.arm, spec.max_running_requests))
 
@@ -77,12 +92,18 @@ def _by_plugin(arm: Arm, file: DepthFile, depths: tuple[int, ...]) -> OwnDepth:
 
 def _by_schedule(profile: Profile, arm: Arm, path: str | None, most_requests: int) -> OwnDepth:
     schedule = DEFAULT_SCHEDULES[max(DEFAULT_SCHEDULES)] if path is None else read_adaptive_config(Path(path))
-    steps = {profile.arm(each).verify_tokens - 1: profile.cost(each).step for each in arm.depths or ()}
+    steps = _steps(profile, arm)
     table, graphs = depth_table(steps), graph_batches((*arm.launch.flags, *profile.common_flags))
     return OwnDepth(
         start=partial(ScheduledDepths, schedule, table, graphs, start_depth=_start_depth(arm, tuple(steps))),
         tiers=tiers_by_batch(priced_schedule(schedule, table), graphs, most_requests),
     )
+
+
+def _steps(profile: Profile, arm: Arm) -> dict[int, StepCost]:
+    """Costs of a step at each depth of an arm that chooses among some."""
+    steps = {profile.arm(each).verify_tokens - 1: profile.cost(each).step for each in arm.depths or ()}
+    return with_draft_along(steps, draft_rests=draft_rests(arm.launch.env))
 
 
 def _start_depth(arm: Arm, depths: tuple[int, ...]) -> int:

@@ -26,7 +26,26 @@ def test_depths_are_the_arms_of_the_algorithm_and_none() -> None:
     costs = depth_costs(SPARSE, "sweep")
     assert costs.arms == {0: "none", 1: "eagle3-k1", 3: "eagle3-k3"}
     assert (costs.algorithm, costs.deepest_arm) == ("EAGLE3", "eagle3-k3")
-    assert any("depth 0 is priced as the arm none" in note for note in costs.notes)
+    assert any("depth 0 is priced as the arm none and a pass of the draft" in note for note in costs.notes)
+
+
+def test_at_depth_0_a_pass_of_the_draft_comes_on_top_unless_it_rests() -> None:
+    plain, drafting = (SPARSE.cost(arm).step for arm in ("none", "eagle3-k1"))
+    draft_pass = [a - b for a, b in zip(drafting.step(1, 1_024.0), plain.step(1, 1_024.0), strict=True)]
+    along, resting = (depth_costs(SPARSE, "sweep", draft_rests=rests) for rests in (False, True))
+    for batch, context in ((1, 300.0), (32, 2_000.0), (40, 5_000.0)):
+        dearer = [a + b for a, b in zip(plain.step(batch, context), draft_pass, strict=True)]
+        assert along.table.step(0, batch, context) == pytest.approx(dearer)
+        assert resting.table.step(0, batch, context) == pytest.approx(plain.step(batch, context))
+        assert along.table.step(1, batch, context) == resting.table.step(1, batch, context)
+    assert min(draft_pass) > 0.0
+    assert not any("reads along" in note for note in resting.notes)
+
+
+def test_without_an_arm_that_drafts_one_token_nobody_knows_what_the_pass_costs() -> None:
+    costs = depth_costs(with_arms(**{"eagle3-k1": None}), "sweep")
+    assert costs.table.step(0, 8, 700.0) == pytest.approx(SPARSE.cost("none").step.step(8, 700.0))
+    assert any("no arm drafts one token" in note for note in costs.notes)
 
 
 def test_trees_and_adaptive_arms_have_no_depth() -> None:

@@ -86,13 +86,26 @@ def test_a_backend_has_its_depths_with_the_costs_and_names_of_their_arms() -> No
     profile = profile_with(max_context_tokens=2_048)
     [spec] = fleet_of(profile).specs
     assert [(at.arm, at.cost.verify_tokens) for at in spec.depths] == [("none", 1), ("eagle3-k1", 2), ("eagle3-k3", 4)]
+    none, k1 = (profile.cost(arm).step.step(1, 1_024.0) for arm in ("none", "eagle3-k1"))
+    draft_pass = [more - less for more, less in zip(k1, none, strict=True)]
+    assert min(draft_pass) > 0.0
     for at in spec.depths:
-        assert at.cost.step.step(8, 700.0) == profile.cost(at.arm).step.step(8, 700.0)
+        alone = profile.cost(at.arm).step.step(8, 700.0)
+        read_along = draft_pass if at.arm == "none" else (0.0, 0.0)
+        assert at.cost.step.step(8, 700.0) == pytest.approx([sum(pair) for pair in zip(alone, read_along, strict=True)])
         assert (at.name, at.max_context_tokens, at.depths, at.own_depth) == ("b", 2_048, (), None)
     model = fleet_of(profile).policy_context().acceptance
     alone = acceptance_model([(name, profile) for name in ("own", *DEPTHS)])
     assert model.snapshot() == alone.snapshot()
     assert model.accept_length("own", "code") == model.accept_length("eagle3-k3", "code")
+
+
+@pytest.mark.parametrize(("value", "rests"), [("1", True), ("True", True), ("0", False), ("", False)])
+def test_a_draft_that_rests_at_depth_0_costs_nothing_there(value: str, rests: bool) -> None:
+    launch = launched(SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND=value)
+    profile = profile_with(launch=launch)
+    [spec] = fleet_of(profile).specs
+    assert (spec.depths[0].cost.step.step(8, 700.0) == profile.cost("none").step.step(8, 700.0)) is rests
 
 
 def test_without_a_file_sglangs_default_schedule_chooses() -> None:
