@@ -29,6 +29,7 @@ from typing import Any
 
 import aiohttp
 from board import Board, engine_totals, engines
+from hostcpu import cpu_times, shares
 from imposing import imposed_lengths, with_imposed
 from plan import DIRECT, LiveCell, LivePlan, cells, load_plan
 from report import print_report
@@ -228,7 +229,7 @@ async def measured(
     scale: float,
 ) -> dict[str, Any]:
     """One cell: live, then simulated. Raises `UpstreamError`."""
-    board, before = Board(energy_urls, loaded), await engine_totals(loaded)
+    board, before, processors = Board(energy_urls, loaded), await engine_totals(loaded), cpu_times()
     sampling = asyncio.create_task(board.follow())
     try:
         if cell.policy == DIRECT:
@@ -246,6 +247,7 @@ async def measured(
             )
     finally:
         sampling.cancel()
+    host_cpu = shares(processors, cpu_times())
     simulated = simulated_result(loaded, load, plan, cell)
     return {
         "key": cell.key,
@@ -260,6 +262,7 @@ async def measured(
         **compared(asdict(live), simulated),
         "engine": engines(before, await engine_totals(loaded)),
         "board": board.summary(),
+        "host_cpu": host_cpu,
         "timeline": board.timeline(),
         "host": platform.node(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
