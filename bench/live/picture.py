@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
+_MOST_ACROSS = 3
 _ASKED, _OTHER = "#1b4f72", "#c9d3da"
 
 
@@ -46,11 +48,15 @@ def draw(rows: Sequence[Mapping[str, Any]], policy: str, out: Path) -> None:
     loads = {row["load"] for row in rows}
     for row in rows:
         target = "no target" if row["target_ms"] is None else f"{row['target_ms']:g} ms"
-        title = ", ".join([row["load"]] * (len(loads) > 1) + [row["text"], target])
+        title = ",\n".join([row["load"]] * (len(loads) > 1) + [f"{row['text']}, {target}"])
         panels.setdefault(title, []).append(row)
     policies = list(dict.fromkeys(row["policy"] for row in rows))
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(1.2 + 2.8 * len(panels), 3.6), sharey=True, squeeze=False)
-    for axis, (title, cells) in zip(axes[0], panels.items(), strict=True):
+    across = min(len(panels), _MOST_ACROSS)
+    down = math.ceil(len(panels) / across)
+    figure, axes = pyplot.subplots(down, across, figsize=(1.2 + 3.0 * across, 3.6 * down), sharey=True, squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (title, cells) in zip(axes.flat, panels.items(), strict=False):
         for row in cells:
             place = policies.index(row["policy"])
             joules, simulated = row["live"]["j_per_accepted_token"], row["simulated"]["j_per_accepted_token"]

@@ -18,9 +18,10 @@ def drawn(tmp_path: Path, fleet: str) -> subprocess.CompletedProcess[str]:
         ("some", "code", "min_energy", 0.3, 0.97), ("some", "code", "static:none", 0.4, None),
         ("more", "code", "min_energy", 0.2, 1.0),
     ]  # fmt: skip
+    cells += [(load, "code", "min_energy", 0.3, 1.0) for load in "abcd"] if fleet == "many" else []
     rows = [
         {
-            "fleet": "three", "load": load, "text": text, "target_ms": 10.0, "policy": policy,
+            "fleet": "many" if load in "abcd" else "three", "load": load, "text": text, "target_ms": 10.0, "policy": policy,
             "live": {"j_per_accepted_token": joules, "tbt_attainment": attained},
             "simulated": {"j_per_accepted_token": 0.3},
         }
@@ -34,8 +35,13 @@ def drawn(tmp_path: Path, fleet: str) -> subprocess.CompletedProcess[str]:
 def test_every_policy_and_what_it_attained_is_in_the_picture(tmp_path: Path) -> None:
     assert drawn(tmp_path, "three").returncode == 0
     svg = (tmp_path / "live.svg").read_text(encoding="utf-8")
-    for words in ("some, code, 10 ms", "more, code, 10 ms", "min_energy", "97%", "100%", "J per accepted token"):
+    for words in ("some,\ncode, 10 ms", "more,\ncode, 10 ms", "min_energy", "97%", "100%", "J per accepted token"):
         assert f"<!-- {words} -->" in svg, words
+
+
+def test_many_panels_stand_in_rows(tmp_path: Path) -> None:
+    assert drawn(tmp_path, "many").returncode == 0
+    assert (tmp_path / "live.svg").read_text(encoding="utf-8").count("<!-- min_energy -->") == 4
 
 
 def test_a_fleet_without_rows_is_an_error_that_says_so(tmp_path: Path) -> None:
