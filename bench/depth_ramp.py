@@ -9,7 +9,8 @@ tokens is replaced at once. The engines differ only in who chooses the depth of 
     exported     the schedule of `drafter-selector export sglang-adaptive`, by SGLang's own rule
     plugin       `core.depthchoice`, told what a pass accepted one step late, as SGLang's overlapped scheduler does
 
-Depths that the profile does not have are left out of every engine. Depth 0 costs what the arm `none` does.
+Depths that the profile does not have are left out of every engine. Depth 0 costs what the arm `none` does and a pass of
+the draft (`selector/files/depthcosts.py`).
 
     scripts/bench depth_ramp --out bench/results/depth_ramp.json
 """
