@@ -10,7 +10,7 @@ tokens is replaced at once. The engines differ only in who chooses the depth of 
     plugin       `core.depthchoice`, told what a pass accepted one step late, as SGLang's overlapped scheduler does
 
 Depths that the profile does not have are left out of every engine. Depth 0 costs what the arm `none` does and a pass of
-the draft (`selector/files/depthcosts.py`).
+the draft (`selector/files/depthcosts.py`), as the one depth of a server what `none` does.
 
     scripts/bench depth_ramp --out bench/results/depth_ramp.json
 """
@@ -236,6 +236,7 @@ def main() -> int:
     began_s = time.monotonic()
     profile = load_profile(args.profile)
     costs = depth_costs(profile, args.profile)
+    one_depth = depth_costs(profile, args.profile, draft_rests=True).table  # depth 0 is a server without a draft
     rows = []
     for word in args.targets_ms.split(","):
         target_ms = None if word == "none" else float(word)
@@ -243,7 +244,8 @@ def main() -> int:
             curves = {name: spread(*survivals_of_text(profile, costs, name)) for mix in mixes for name in mix}
             found = {}
             for name, engine in engines(profile, costs, mixes, target_ms, args.release).items():
-                parts = run(engine, costs.table, curves, mixes, target_ms, args.level_s, args.seed)
+                table = one_depth if isinstance(engine, Fixed) else costs.table
+                parts = run(engine, table, curves, mixes, target_ms, args.level_s, args.seed)
                 found[name] = summary(parts, target_ms)
                 if isinstance(engine, PluginDepths):
                     found[name] |= {"changes": engine.choice.changes, "trials": engine.choice.trials}
