@@ -5,7 +5,8 @@
 For every `profiles/raw/NAME.cells.jsonl` (or those named) whose sweep file is `profiles/raw/NAME.toml`, or one in
 bench/h200/ or bench/cpu/ with that output_name: `profiles/NAME.json`, built on the one that is there, and
 `bench/results/NAME_checks.json`; of a sweep of accept lengths alone `bench/results/NAME_accepted.json`. Published
-accept lengths are taken in where the sweep has an arm that the profile lacks and the table of them has the target. Then
+accept lengths are taken in where the sweep has an arm that the profile lacks and the table of them has the target. Arms of a
+sweep with launch flags of its own join the target's profile (see _joined_arms.py). Then
 `profiles/README.md` (see profiles_table.py) and `bench/results/paper_claims.json`. `--models` holds the targets'
 config.json, which a first profile of a target needs. Pictures of `--pictures` (may be repeated) go to docs/img/NAME/.
 """
@@ -21,7 +22,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from selector.files.profile import load_profile
+from _joined_arms import JOINS, with_joined_arms, with_kv_slope
+
+from selector.files.profile import load_profile, write_profile
 from selector.profiler.config import SweepConfig, load_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,6 +32,8 @@ PROFILES, RAW, RESULTS = ROOT / "profiles", ROOT / "profiles" / "raw", ROOT / "b
 PUBLISHED = RAW / "acceptance_published.csv"
 SWEEPS = (ROOT / "bench" / "h200", ROOT / "bench" / "cpu")
 SUFFIX = ".cells.jsonl"
+SLOPE_FROM = "h200__qwen3-8b"
+"""The profile whose cost of a longer context other targets' is derived from."""
 
 
 def sweep_file(name: str) -> Path | None:
@@ -40,10 +45,13 @@ def sweep_file(name: str) -> Path | None:
     return next((file for file in files if load_config(file).output_name == name), None)
 
 
-def build(name: str, config_file: Path, models: Path | None) -> None:
-    """One profile and its checks."""
+def build(
+    name: str, config_file: Path, models: Path | None, profiles: Path = PROFILES, results: Path = RESULTS
+) -> None:
+    """One profile in `profiles`, or arms of one, with what joins it; and the checks in `results`."""
     config = load_config(config_file)
-    target = PROFILES / f"{name}.json"
+    join = JOINS.get(name)
+    target = profiles / f"{join.profile if join else name}.json"
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         shutil.copyfile(RAW / f"{name}{SUFFIX}", out / "cells.jsonl")
@@ -53,8 +61,16 @@ def build(name: str, config_file: Path, models: Path | None) -> None:
         words += ["--models", models] if models else []
         words += ["--published", PUBLISHED] if _has_new_arms(config, target) and _is_published(config) else []
         checks = profile_command(*words)
-        shutil.copyfile(made, target)
-    (RESULTS / f"{name}_checks.json").write_text(checks, encoding="utf-8")
+        profile = load_profile(str(made))
+    if join:
+        profile = with_joined_arms(load_profile(str(target)), profile, join.modes)
+    else:
+        profile = with_kv_slope(profile, load_profile(str(PROFILES / f"{SLOPE_FROM}.json")))
+    write_profile(profile, target)
+    (results / f"{name}_checks.json").write_text(checks, encoding="utf-8")
+    for other, its in JOINS.items():
+        if its.profile == name and (file := sweep_file(other)) is not None:
+            build(other, file, models, profiles, results)
 
 
 def show_accepted(name: str, config_file: Path) -> None:
@@ -91,7 +107,10 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help="folder of the targets' folders")
     parser.add_argument("--pictures", action="append", default=[], metavar="NAME", help="draw these profiles")
     args = parser.parse_args()
-    for name in args.names or sorted(path.name.removesuffix(SUFFIX) for path in RAW.glob(f"*{SUFFIX}")):
+    names = args.names or sorted(path.name.removesuffix(SUFFIX) for path in RAW.glob(f"*{SUFFIX}"))
+    for name in names:
+        if name in JOINS and JOINS[name].profile in names:
+            continue
         config_file = sweep_file(name)
         if config_file is None:
             print(f"{name}: no sweep file profiles/raw/{name}.toml; left as it is", file=sys.stderr)
