@@ -77,6 +77,15 @@ class Measured:
         own = self.profile.arms[arm].acceptance.get(text_type)
         return f"{LENDER}'s" if own is None else self.profile.provenance[own.provenance].kind
 
+    def is_lent(self, arm: str, text_type: str) -> bool:
+        """Whether `accept` is that of the lender's arm."""
+        return arm != NO_DRAFTER and text_type not in self.profile.arms[arm].acceptance
+
+    def measured_on(self, arm: str) -> str | None:
+        """The day on which the steps of an arm were first measured."""
+        date = self.profile.provenance[self.profile.arms[arm].cells[0].provenance].date
+        return date and date.partition("T")[0]
+
     def _borrowed(self, arm: str, text_type: str) -> Acceptance | None:
         like = arm if arm in self.lent else arm.replace("mtp-", "eagle3-")
         return self.lent.get(like, {}).get(text_type)

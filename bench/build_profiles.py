@@ -5,8 +5,8 @@
 For every `profiles/raw/NAME.cells.jsonl` (or those named) whose sweep file is `profiles/raw/NAME.toml`, or one in
 bench/h200/ or bench/cpu/ with that output_name: `profiles/NAME.json`, built on the one that is there, and
 `bench/results/NAME_checks.json`; of a sweep of accept lengths alone `bench/results/NAME_accepted.json`. Published
-accept lengths are taken in where the sweep has an arm that the profile lacks and the table of them has the target. Arms of a
-sweep with launch flags of its own join the target's profile (see _joined_arms.py). Then
+accept lengths are taken in where the sweep has an arm that the profile lacks and the table of them has the target. Arms
+of a sweep with launch flags of its own join the target's profile (see _joined_arms.py). Then
 `profiles/README.md` (see profiles_table.py) and `bench/results/paper_claims.json`. `--models` holds the targets'
 config.json, which a first profile of a target needs. Pictures of `--pictures` (may be repeated) go to docs/img/NAME/.
 """

@@ -3,9 +3,9 @@
     python bench/live_settings_table.py --rows bench/results/live_settings_table.jsonl      runs what is missing
     python bench/live_settings_table.py --rows … --summary                                 judges what is there
 
-The costs at budgets below the whole one are ASSUMED (`_assumed_budgets.py`) and the accept lengths there derived: the
-rows say what the choice would be worth if they held, not what was measured. Some cells are run under a second
-assumption of what drafting costs, twice as much.
+Steps at every budget are those measured (the profile's dspark-8-compact); accept lengths below the whole budget are
+derived from published ones. The arm was measured on another board than the others, so every cell is run twice: with the
+costs as measured, and with those evened to the board of the others (`_budget_arms.py`).
 
 Parts
     steady   closed loop of 1 … 64 clients × two text mixes × with and without a TBT target
@@ -22,20 +22,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
-from _assumed_budgets import BUDGETS, COMPACT, accept_lengths, with_assumed_budgets
+from _budget_arms import COMPACT, accept_lengths, baseline_ratios, budgets, on_one_board, with_fixed_budgets
 from _cell_table import made_by, run_table
 from _planner_cells import MIXES, MOST_CONTEXT_TOKENS, PROFILE, profile
 from _planner_verdict import worse_because
 from planner_table import made_up, short
 
 from selector.files.fleet import Backend, Fleet, LoadedFleet
+from selector.files.profile import Profile
 from selector.simulator.arrivals import ClosedLoop, Load
 from selector.simulator.run import Window
 from selector.simulator.trial import simulate_policy
 
-DRAFTING_FACTORS = (1.0, 2.0)
+COSTS = ("measured", "one board")
 CO_LOCATED = ("none", "eagle3-k1", "dspark-8")
 TWO_GPUS = (("dspark-8", "dspark-8"), ("eagle3-k1", "dspark-8"))
 CLIENTS = (1, 16, 64)
@@ -49,22 +51,25 @@ class Cell:
     mix: str
     target_ms: float | None
     clients: str
-    drafting_factor: float
+    costs: str
     seed: int = 0
 
 
 def all_cells() -> Iterator[Cell]:
-    """Every cell; a few of them under the second assumption too."""
-    usual, dearer = DRAFTING_FACTORS
-    for mix in ("code+romansh", "ten types"):
-        for target_ms in (None, 10.0):
-            for clients in CLIENTS:
-                yield Cell("steady", mix, target_ms, str(clients), usual)
-        yield Cell("ramp", mix, 25.0, "1-64-1", usual)
-    yield Cell("text", "code, romansh, conversation", None, "16", usual)
-    for clients in CLIENTS:
-        yield Cell("steady", "code+romansh", None, str(clients), dearer)
-    yield Cell("ramp", "code+romansh", 25.0, "1-64-1", dearer)
+    """Every cell, at either costs."""
+    for costs in COSTS:
+        for mix in ("code+romansh", "ten types"):
+            for target_ms in (None, 10.0):
+                for clients in CLIENTS:
+                    yield Cell("steady", mix, target_ms, str(clients), costs)
+            yield Cell("ramp", mix, 25.0, "1-64-1", costs)
+        yield Cell("text", "code, romansh, conversation", None, "16", costs)
+
+
+@cache
+def priced(costs: str) -> Profile:
+    """The profile at those costs, with an arm for every budget."""
+    return with_fixed_budgets(profile() if costs == "measured" else on_one_board(profile()))
 
 
 def load_of(cell: Cell) -> tuple[Load, Window, float]:
@@ -86,15 +91,15 @@ def load_of(cell: Cell) -> tuple[Load, Window, float]:
     return ClosedLoop(named, [(0.0, clients)]), Window(), float("inf")
 
 
-def fleet_of(arms: Sequence[str], gpus: Sequence[str], drafting_factor: float) -> LoadedFleet:
-    """Backends of those arms on those GPUs, at the assumed costs."""
-    name = f"{PROFILE} with assumed verify budgets"
+def fleet_of(arms: Sequence[str], gpus: Sequence[str], costs: str) -> LoadedFleet:
+    """Backends of those arms on those GPUs, at those costs."""
+    name = f"{PROFILE}, {costs}"
     backends = tuple(
         Backend(name=f"b{n}-{arm}", arm=arm, gpus=(gpu,), profile=name, max_context_tokens=MOST_CONTEXT_TOKENS)
         for n, (arm, gpu) in enumerate(zip(arms, gpus, strict=True))
     )
-    assumed = with_assumed_budgets(profile(), drafting_factor)
-    return LoadedFleet(Fleet(version=1, target=assumed.target.name, backends=backends), "bench", {name: assumed})
+    fleet = Fleet(version=1, target=profile().target.name, backends=backends)
+    return LoadedFleet(fleet, "bench", {name: priced(costs)})
 
 
 def run_cell(cell: Cell) -> dict[str, object]:
@@ -103,12 +108,12 @@ def run_cell(cell: Cell) -> dict[str, object]:
     load, window, until_s = load_of(cell)
 
     def run(name: str, arms: Sequence[str], gpus: Sequence[str], policy: str) -> None:
-        fleet = fleet_of(arms, gpus, cell.drafting_factor)
+        fleet = fleet_of(arms, gpus, cell.costs)
         results[name] = short(simulate_policy(fleet, load, policy, seed=cell.seed, window=window, until_s=until_s))
 
     run("in engine", [COMPACT], ["gpu0"], "min_energy")
     run("budget 1", [COMPACT], ["gpu0"], f"static:{COMPACT}")
-    for budget in BUDGETS:
+    for budget in budgets(profile()):
         arm = f"{COMPACT}-{budget:g}"
         run(f"budget {budget:g}", [arm], ["gpu0"], f"static:{arm}")
     for policy in ("min_energy", "affinity", *(f"static:{arm}" for arm in CO_LOCATED)):
@@ -124,12 +129,11 @@ def provenance() -> dict[str, object]:
     return {
         "benchmark": "live_settings_table",
         "simulated": True,
-        "measured": "steps of none, eagle3-k1 and dspark-8, prefill and idle power",
-        "assumed": {
-            f"drafting × {factor:g}": with_assumed_budgets(profile(), factor).provenance["assumed-budget"].source
-            for factor in DRAFTING_FACTORS
+        "measured": "all steps, prefill and idle power; dspark-8-compact on another board than the other arms",
+        "derived": {
+            "accept lengths by budget": accept_lengths(profile()),
+            "one board: times and energies of none over those beside dspark-8-compact": baseline_ratios(profile()),
         },
-        "derived": {"accept lengths by budget": accept_lengths(with_assumed_budgets(profile(), 1.0))},
         "profile": PROFILE,
         **made_by(),
     }
@@ -144,7 +148,7 @@ def print_summary(rows: Path) -> None:
         if "part" not in row:
             continue
         results, ours = row["results"], row["results"]["in engine"]
-        words = f"{row['part']} {row['mix']} {row['clients']} {row['target_ms']} drafting × {row['drafting_factor']:g}"
+        words = f"{row['part']} {row['mix']} {row['clients']} {row['target_ms']}, {row['costs']}"
         told = []
         for group in groups:
             competing = {n: r for n, r in results.items() if n.startswith(group) and not worse_because(r, ours)}

@@ -3,8 +3,7 @@
     python bench/h200/standin.py -m sglang.launch_server --port 30000 [--speculative-algorithm …]
 
 The arm is the one of the default profile that the flags ask for, by algorithm and drafted tokens; one that the profile
-lacks gets the costs of the next of its algorithm, or of `none`; DSpark in compact mode those that bench/ assumes at
-smaller budgets. Nothing that is measured on it means anything.
+lacks gets the costs of the next of its algorithm, or of `none`. Nothing that is measured on it means anything.
 """
 
 from __future__ import annotations
@@ -14,13 +13,10 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from _assumed_budgets import COMPACT, with_assumed_budgets
-
-from selector.files.profile import NO_DRAFTER, Profile, load_profile, write_profile
+from selector.files.profile import NO_DRAFTER, Profile, load_profile
 
 PROFILE = "h200__qwen3-8b"
+COMPACT = "dspark-8-compact"
 
 
 def main() -> None:
@@ -36,11 +32,9 @@ def main() -> None:
     if table is not None and not table.is_file():
         parser.error(f"no file {table} in {Path.cwd()}: a real server would not start either")
     arm = nearest(load_profile(PROFILE), asked.speculative_algorithm, asked.speculative_num_draft_tokens)
-    profile = PROFILE
     if os.environ.get("SGLANG_RAGGED_VERIFY_MODE") == "compact":
-        arm, profile = COMPACT, str(Path("standin-compact.json").resolve())
-        write_profile(with_assumed_budgets(load_profile(PROFILE), 1.0), Path(profile))
-    words = ["--profile", profile, "--arm", arm, "--port", asked.port, "--context-length", asked.context_length]
+        arm = COMPACT
+    words = ["--profile", PROFILE, "--arm", arm, "--port", asked.port, "--context-length", asked.context_length]
     os.execv(sys.executable, [sys.executable, "-m", "selector", "emulate", *words])
 
 
