@@ -13,8 +13,13 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+
+from _joined_arms import JOINS
+from build_profiles import build, sweep_file
+
 from selector.core.types import TEXT_TYPES, Capability
-from selector.files.profile import NO_DRAFTER, Profile, load_profile
+from selector.files.profile import NO_DRAFTER, Profile, load_profile, provenance_keys, write_profile
 from selector.files.shipped import profile_names
 from selector.profiler.config import load_config
 from tests.profiles import PROFILE
@@ -47,34 +52,61 @@ def test_the_default_profile_has_what_the_examples_ask_of_it() -> None:
         assert set(arms[name].acceptance) == set(TEXT_TYPES), name
 
 
-def test_the_default_profile_is_what_its_raw_cells_make(tmp_path: Path) -> None:
-    cells = tmp_path / "cells.jsonl"
-    cells.write_bytes((ROOT / "profiles" / "raw" / f"{DEFAULT}.cells.jsonl").read_bytes())
-    made, base = tmp_path / "made.json", ROOT / "profiles" / f"{DEFAULT}.json"
-    command = [sys.executable, "-m", "selector", "profile", "--assemble", "--json", "--out", tmp_path, "--write", made]
-    command += ["--config", ROOT / "bench" / "h200" / "qwen3-8b.toml", "--base", base]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    assert made.read_text("utf-8") == base.read_text("utf-8")
+@pytest.mark.parametrize("name", profile_names())
+def test_a_profile_is_what_its_raw_cells_make(name: str, tmp_path: Path) -> None:
+    """Arms that a sweep of its own adds included, and the checks beside it."""
+    shipped, made = ROOT / "profiles" / f"{name}.json", tmp_path / f"{name}.json"
+    made.write_bytes(shipped.read_bytes())
+    config = sweep_file(name)
+    assert config is not None
+    build(name, config, None, tmp_path, tmp_path)
+    assert made.read_text("utf-8") == shipped.read_text("utf-8")
+    for checks in tmp_path.glob("*_checks.json"):
+        assert checks.read_text("utf-8") == (ROOT / "bench" / "results" / checks.name).read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_arms_that_join_leave_the_others_as_they_are_and_are_not_lost(name: str, tmp_path: Path) -> None:
+    join = JOINS[name]
+    shipped = load_profile(join.profile)
+    without = shipped.model_copy(update={"arms": {n: a for n, a in shipped.arms.items() if n not in join.modes}})
+    made = tmp_path / f"{join.profile}.json"
+    write_profile(without, made)
+    config = sweep_file(name)
+    assert config is not None
+    build(name, config, None, tmp_path, tmp_path)
+    assert load_profile(str(made)) == shipped
+    for arm, mode_of in join.modes.items():
+        joined, known = shipped.arm(arm), shipped.arm(mode_of)
+        assert joined.acceptance == known.acceptance and joined.cannot_serve == known.cannot_serve
+        assert joined.cells != known.cells and joined.live_setting is not None
+        assert "on that board against those of the profile" in (
+            shipped.provenance[joined.cells[0].provenance].note or ""
+        )
+
+
+def test_every_profile_knows_what_a_longer_context_costs(profile: Profile) -> None:
+    """Batches measured at one context alone would cost the same at any other."""
+    per_byte = {
+        round(arm.context_slope.ms_per_token / profile.target.kv_bytes_per_token, 13)
+        for arm in profile.arms.values()
+        if arm.context_slope is not None
+    }
+    default = load_profile(DEFAULT)
+    slope = default.arm(NO_DRAFTER).context_slope
+    assert slope is not None
+    assert per_byte == {round(slope.ms_per_token / default.target.kv_bytes_per_token, 13)}
+    assert all(arm.context_slope for arm in profile.arms.values())
 
 
 def test_every_provenance_is_used_and_every_step_was_measured(profile: Profile) -> None:
-    used = {profile.target.provenance, profile.gpu.provenance, profile.idle.provenance}
-    used |= {point.provenance for point in profile.prefill}
     for arm in profile.arms.values():
-        for cell in arm.cells:
+        for cell in (*arm.cells, *(cell for other in arm.other_settings for cell in other.cells)):
             source = profile.provenance[cell.provenance]
             assert source.kind == "measured" and source.engine and source.weights and source.driver
             assert cell.window_s and cell.watts and cell.sm_mhz
-            assert profile.gpu.power_limit_w is None or cell.watts <= 1.02 * profile.gpu.power_limit_w
-            used.add(cell.provenance)
-        used |= {point.provenance for point in arm.prefill or ()}
-        if arm.context_slope is not None:
-            used.add(arm.context_slope.provenance)
-        if arm.prefill_pass is not None:
-            used |= {arm.prefill_pass.provenance, arm.prefill_pass.resume_provenance or arm.prefill_pass.provenance}
-        for entry in arm.acceptance.values():
-            used |= {entry.provenance, entry.request_spread_provenance or entry.provenance}
-    assert used == set(profile.provenance)
+            assert cell.watts <= 1.02 * profile.gpu.power_limit_w
+    assert {key for _, key in provenance_keys(profile)} == set(profile.provenance)
 
 
 def test_what_arms_cannot_serve(profile: Profile) -> None:
@@ -89,7 +121,8 @@ def test_what_arms_cannot_serve(profile: Profile) -> None:
 def test_launch_flags_name_the_arm(profile: Profile) -> None:
     assert profile.arms[NO_DRAFTER].launch.flags == ()
     for arm in profile.arms.values():
-        flags = dict(zip(arm.launch.flags[::2], arm.launch.flags[1::2], strict=True))
+        words = arm.launch.flags
+        flags = {word: words[at + 1] for at, word in enumerate(words) if word.startswith("--")}
         assert flags.get("--speculative-algorithm", "none") == arm.algorithm
         assert ("{draft}" in arm.launch.flags) == (arm.launch.draft_model is not None)
         if arm.draft_steps is not None:
