@@ -246,7 +246,15 @@ def _priors(loaded: LoadedFleet) -> Iterator[Phrases]:
 def _assumed(loaded: LoadedFleet) -> Iterator[Phrases]:
     for profile_name, arm_name in dict.fromkeys((b.profile, b.arm) for b in loaded.fleet.backends):
         profile = loaded.profiles[profile_name]
-        entries = profile.arms[arm_name].acceptance
+        arm = profile.arms[arm_name]
+        entries = arm.acceptance
+        lacking = [text_type for text_type in TEXT_TYPES if text_type not in entries] if arm.verify_tokens > 1 else []
+        if lacking:
+            yield (
+                f"profile {profile_name!r}: arms.{arm_name}.acceptance",
+                f"has nothing for {', '.join(lacking)}, which counts as no draft accepted",
+                "measure it (profile, [acceptance]); until then serve learns it from the requests that it tries there",
+            )
         assumed = [
             text_type
             for text_type in TEXT_TYPES

@@ -208,6 +208,18 @@ def test_what_surprises_is_warned_of(fleet: Path) -> None:
     assert not [warning for warning in found_here if "secret" in warning]
 
 
+def test_a_drafter_without_accept_lengths_is_warned_of(fleet: Path, tmp_path: Path) -> None:
+    document = sparse_document()
+    del document["arms"]["eagle3-k3"]["acceptance"]["code"]
+    document["arms"]["dspark-8"]["acceptance"] = {}
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(document), "utf-8")
+    parts = [backend(f"b{n}", arm=arm, profile=str(other)) for n, arm in enumerate(("none", "eagle3-k3", "dspark-8"))]
+    one, all_types = [warning for warning in warnings(fleet, *parts) if "has nothing for" in warning]
+    assert "arms.eagle3-k3.acceptance: has nothing for code, which counts as no draft accepted" in one
+    assert "arms.dspark-8.acceptance: has nothing for code, math," in all_types and "romansh" in all_types
+
+
 def test_profiles_that_differ_are_warned_of(fleet: Path, tmp_path: Path) -> None:
     document = sparse_document()
     document["gpu"]["name"] = "H100"
