@@ -74,6 +74,29 @@ def test_borrowed_accept_lengths_are_said_to_be() -> None:
     assert "Qwen3-8B's accept" in cut.ours
 
 
+def test_lent_accept_lengths_say_nothing_of_a_target_s_text_types() -> None:
+    [lent] = [row for row in rows(found([renamed("Qwen3-14B")], CONTEXT), "code accepts") if row.target == "Qwen3-14B"]
+    assert (lent.agrees, lent.ours) == (None, "no accept lengths of its own")
+
+
+@pytest.mark.parametrize(("days", "agrees"), [(("29", "29"), True), (("29", "30"), None)])
+def test_a_mode_measured_on_another_day_is_not_judged_by_a_few_points(
+    days: tuple[str, str], agrees: bool | None
+) -> None:
+    profile = sparse_profile()
+    block = profile.arm("dspark-8")
+    arms, provenance = dict(profile.arms), dict(profile.provenance)
+    source = provenance[block.cells[0].provenance]
+    for name, day, scale in (("dspark-8", days[0], 1.0), ("dspark-8-compact", days[1], 1.05)):
+        provenance[name] = source.model_copy(update={"date": f"2026-11-{day}T10:00:00+00:00"})
+        cells = [c.model_copy(update={"step_j": scale * c.step_j, "provenance": name}) for c in block.cells]
+        arms[name] = block.model_copy(update={"cells": tuple(cells)})
+    one = Measured("p", profile.model_copy(update={"arms": arms, "provenance": provenance}))
+    [finding] = rows(found([one], CONTEXT), "confidence scheduling")
+    assert finding.ours.startswith("dspark-8-compact: +5")
+    assert finding.agrees is agrees and ("another board" in finding.ours) == (agrees is None)
+
+
 def test_rankings_flip_only_where_the_order_changes() -> None:
     usual = renamed("gemma-4-26B-A4B")
     same = renamed("gemma-4-26B-A4B", variant="no-graphs")
