@@ -57,7 +57,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--gpus", type=count, metavar="N", help="so many GPUs; default: as many as need least energy")
     parser.add_argument("--most-gpus", type=count, default=16, metavar="N", help="bound without --gpus (16)")
-    parser.add_argument("--arms", metavar="A,B", help="only these arms; default: all of the profile that are measured")
+    parser.add_argument(
+        "--arms", metavar="A,B", help="only these arms; default: all of the profile but those with a live setting"
+    )
     parser.add_argument("--text-mix", metavar="MIX", help="code=0.5,romansh=0.5; default: the trace's own kind")
     parser.add_argument("--rate-scale", type=positive, default=1.0, metavar="R", help="arrivals R times as fast")
     parser.add_argument("--limit", type=count, metavar="N", help="only the first N requests")
@@ -128,7 +130,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _arms(named: str | None, profile: Profile) -> list[str]:
-    arms = [arm.strip() for arm in named.split(",")] if named else list(profile.arms)
+    """Arms named, or those that need nothing but their launch line.
+
+    One with a live setting is a mode of another arm, in a server that has to be prepared for it, and may come from a sweep
+    on another board: to be asked for.
+    """
+    plain = [name for name, arm in profile.arms.items() if arm.live_setting is None]
+    arms = [arm.strip() for arm in named.split(",")] if named else plain
     for arm in arms:
         if arm not in profile.arms:
             raise UsageError("--arms", f"{arm!r} is not in the profile", f"choose from {', '.join(profile.arms)}")

@@ -9,6 +9,7 @@ import pytest
 
 from selector import cli
 from selector.files.fleet import load_fleet_with_profiles
+from tests import livearms
 from tests.profiles import PROFILE
 
 ROW = "2023-11-16 18:17:{seconds:07.4f}000,600,120\n"
@@ -38,6 +39,18 @@ def test_the_document_names_the_best_fleet_and_why(trace: Path, capsys: pytest.C
     assert joules == sorted(joules)
     assert document["why"][0].startswith("best: 1 × ")
     assert document["why"][1].startswith("runner-up: 1 × ")
+
+
+def test_an_arm_with_a_live_setting_is_planned_with_only_where_it_is_named(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "live.json"
+    profile.write_text(json.dumps(livearms.document()), "utf-8")
+    command = ["plan", "--profile", str(profile), "--trace", str(trace), "--gpus", "1", "--tried", "2", "--json"]
+    for options, arms in (([], {"none"}), (["--arms", f"none,{livearms.ARM}"], {"none", livearms.ARM})):
+        cli.main([*command, *options])
+        found = json.loads(capsys.readouterr().out)["options"]
+        assert {arm for option in found for arm in option["fleet"]} == arms
 
 
 def test_the_fleet_file_can_be_simulated(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
