@@ -132,8 +132,8 @@ def run(args: argparse.Namespace) -> int:
 def _arms(named: str | None, profile: Profile) -> list[str]:
     """Arms named, or those that need nothing but their launch line.
 
-    One with a live setting is a mode of another arm, in a server that has to be prepared for it, and may come from a sweep
-    on another board: to be asked for.
+    One with a live setting is a mode of another arm, in a server that has to be prepared for it, and may come from a
+    sweep on another board: to be asked for.
     """
     plain = [name for name, arm in profile.arms.items() if arm.live_setting is None]
     arms = [arm.strip() for arm in named.split(",")] if named else plain
