@@ -112,7 +112,7 @@ def confidence_scheduling(one: Measured, context: float) -> Finding:
         if own and other:
             apart = one.measured_on(mode) != one.measured_on(default)
             words = f"{mode}: {other[1] / own[1] - 1:+.1%} step energy at 32"
-            rows.append(f"{words}, measured on another board than {default}" if apart else words)
+            rows.append(f"{words}, measured on another day than {default}" if apart else words)
             if not apart:
                 less.append(0 < other[1] / own[1] - 1 < 0.15)
     ours = "; ".join(rows) or "no scheduled mode measured"

@@ -94,7 +94,7 @@ def test_a_mode_measured_on_another_day_is_not_judged_by_a_few_points(
     one = Measured("p", profile.model_copy(update={"arms": arms, "provenance": provenance}))
     [finding] = rows(found([one], CONTEXT), "confidence scheduling")
     assert finding.ours.startswith("dspark-8-compact: +5")
-    assert finding.agrees is agrees and ("another board" in finding.ours) == (agrees is None)
+    assert finding.agrees is agrees and ("another day" in finding.ours) == (agrees is None)
 
 
 def test_rankings_flip_only_where_the_order_changes() -> None:
