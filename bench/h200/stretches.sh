@@ -6,13 +6,13 @@
 # 60-90 for a launch of one server and 7 for a repeat of a decode cell. Servers that start on a host slow the prefills of
 # live cells on it, so nothing is launched while live cells run.
 
-# Two GPUs, 1,640 s:
-#     0-100   eight servers up, four on each GPU
-#   100-630   two-gpus, 9 of its 10 cells of 58
-#   630-895   three-on-one-targets on the first GPU, 5 cells of 49; on the second again, 6 cells of 34
-#   895-1020  servers that change their depth up on the second, and the first of compact on the first
-#  1020-1300  ramp, 6 cells of 46; of compact 16 cells of 8, which need no launch
-#  1300-1640  the rest of compact, 130; other targets on both
+# Two GPUs, 1,640 s, as they went:
+#     0-120   eight servers up, four on each GPU
+#   120-600   two-gpus, 9 of its 10 cells
+#   600-838   three-on-one-targets on the first GPU, 5 cells; on the second again, 6 cells
+#   838-944   servers that change their depth up on the second, and the first of compact on the first
+#   944-1217  ramp, 6 cells; of compact 16 cells, which need no launch
+#  1217-1640  the rest of compact, 100; other targets on both, one with three arms on the second
 stretch_pair() {
   local fleet first second
   for fleet in three-again depth-adaptive depth-default; do on_second "$fleet"; done
