@@ -23,6 +23,7 @@ import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from heapq import nsmallest
 from itertools import islice
 
 from selector.core.demandestimate import DemandEstimate
@@ -45,9 +46,9 @@ _TOLD_WHOLE = 6
 """Fleets up to this size have every backend among a decision's candidates."""
 _MOST_SCORED_AT_ONCE = 20
 _MOST_BEYOND = 4
-"""Backends beyond their limit that are looked at."""
+"""Backends beyond their limit that are looked at, the least full ones."""
 _HARDLY_ANY_FRAC = 0.02
-"""While fewer missed their targets lately, a backend is filled beyond its limit before another is woken."""
+"""While fewer missed their targets lately, backends are filled beyond their limits before another is woken."""
 _QUIET_S, _SCORED_WHEN_QUIET = 0.2, 5
 """Where nothing ends for so long, a decision scores some."""
 
@@ -119,7 +120,7 @@ class MinEnergy:
         self._index = {spec.name: index for index, spec in enumerate(context.backends)}
         self._of_arm = self._forecast.of_arm
         self._prober = Prober(context, requests_frac=params.probe_frac, energy_frac=params.probe_frac)
-        self._misses = MissRate(1.0 - context.tbt_quantile)
+        self._misses = MissRate()
         self._plan: Plan | None = None
         self._planned_for = _Load([], None)
         self._available: list[bool] = []
@@ -191,18 +192,18 @@ class MinEnergy:
         return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
 
     def _filling(self, arm: str, limit: int, views: Sequence[BackendView], *, further: bool) -> Iterator[int]:
-        """The arm's backends below a limit, in order; `further`, busy ones beyond it too before one is woken."""
-        full, idle = [], []
-        for index in self._of_arm[arm]:
-            if views[index].batch >= limit:
-                full.append(index)
-            elif views[index].batch or not further:
-                yield index
-            else:
-                idle.append(index)
-        if further:
-            yield from sorted(full, key=lambda index: views[index].batch)[:_MOST_BEYOND]
-            yield from idle
+        """The arm's backends below a limit, in order; `further`, busy ones beyond it too in order, then idle ones.
+
+        What is filled first while the load rises is then what stays full while it falls, and the others become idle.
+        """
+        places = self._of_arm[arm]
+        if not further:
+            yield from [index for index in places if views[index].batch < limit]
+            return
+        full = [index for index in places if views[index].batch >= limit]
+        looked_at = set(nsmallest(_MOST_BEYOND, full, key=lambda index: views[index].batch))
+        yield from [index for index in places if 0 < views[index].batch < limit or index in looked_at]
+        yield from [index for index in places if not views[index].batch]
 
     def _lasts(self, found: Prediction, batch: int) -> bool:
         """Whether the request would meet its target there when the backend is as full as is planned for others."""

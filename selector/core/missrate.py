@@ -13,9 +13,8 @@ class MissRate:
 
     __slots__ = ("frac",)
 
-    def __init__(self, expected_frac: float) -> None:
-        """`expected_frac` is what it starts from."""
-        self.frac = expected_frac
+    def __init__(self) -> None:
+        self.frac = 0.0
 
     def ended(self, outcome: Outcome) -> None:
         """A request ended. Those without a target, or without a time between tokens, tell nothing."""
