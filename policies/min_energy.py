@@ -23,7 +23,6 @@ import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from heapq import nsmallest
 from itertools import islice
 
 from selector.core.demandestimate import DemandEstimate
@@ -201,7 +200,7 @@ class MinEnergy:
             yield from [index for index in places if views[index].batch < limit]
             return
         full = [index for index in places if views[index].batch >= limit]
-        looked_at = set(nsmallest(_MOST_BEYOND, full, key=lambda index: views[index].batch))
+        looked_at = set(sorted(full, key=lambda index: views[index].batch)[:_MOST_BEYOND])
         yield from [index for index in places if 0 < views[index].batch < limit or index in looked_at]
         yield from [index for index in places if not views[index].batch]
 
