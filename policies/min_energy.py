@@ -119,7 +119,7 @@ class MinEnergy:
         self._index = {spec.name: index for index, spec in enumerate(context.backends)}
         self._of_arm = self._forecast.of_arm
         self._prober = Prober(context, requests_frac=params.probe_frac, energy_frac=params.probe_frac)
-        self._misses = MissRate()
+        self._misses = MissRate(1.0 - context.tbt_quantile)
         self._plan: Plan | None = None
         self._planned_for = _Load([], None)
         self._available: list[bool] = []
@@ -168,9 +168,7 @@ class MinEnergy:
             words = "planned" if rank == 0 else f"overflow of {arms[0]}"
             sharing = plan.backends_of.get(arm)
             if sharing is None:
-                able: Iterable[int] = self._filling(
-                    arm, limit, views, further=rank == 0 and self._misses.frac < _HARDLY_ANY_FRAC
-                )
+                able: Iterable[int] = self._filling(arm, limit, views, further=rank == 0)
             else:
                 shared = islice(filter(look.can_serve, self._of_arm[arm]), sharing)
                 able = sorted(shared, key=lambda each: views[each].batch)
@@ -194,10 +192,14 @@ class MinEnergy:
         """The arm's backends below a limit, in order; `further`, busy ones beyond it too in order, then idle ones.
 
         What is filled first while the load rises is then what stays full while it falls, and the others become idle.
+        Where the arm has room below its limits, nobody known to miss is enough for that; what would overflow to another
+        arm stays only when it is known that hardly anybody misses.
         """
         places = self._of_arm[arm]
-        if not further:
-            yield from [index for index in places if views[index].batch < limit]
+        below = [index for index in places if views[index].batch < limit]
+        room = any(views[index].available for index in below)
+        if not further or (self._misses.frac if room else self._misses.doubted_frac) >= _HARDLY_ANY_FRAC:
+            yield from below
             return
         full = [index for index in places if views[index].batch >= limit]
         looked_at = set(sorted(full, key=lambda index: views[index].batch)[:_MOST_BEYOND])

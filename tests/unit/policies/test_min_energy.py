@@ -100,7 +100,7 @@ def switches(decisions: Sequence[Decision]) -> int:
 
 
 def tell(policy: Policy, requests: int, *, tbt_ms: float) -> None:
-    """So many requests ended that had a target of 10 ms: of 2 that missed it, backends are not filled beyond limits."""
+    """So many requests ended that had a target of 10 ms: of 2 that missed it, limits count."""
     for number in range(requests):
         policy.observe(
             Outcome(
@@ -223,10 +223,7 @@ def test_a_request_without_a_text_type_is_planned_for_too() -> None:
 
 
 class Planned:
-    """A policy of its own that follows a given plan, one decision at a time on views made for it.
-
-    Enough have missed their targets lately that no backend is filled beyond its limit.
-    """
+    """A policy of its own that follows a given plan, one decision at a time on views made for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, specs: Sequence[BackendSpec], plan: Plan) -> None:
         class Given(Planner):
@@ -238,18 +235,22 @@ class Planned:
         monkeypatch.setattr(sys.modules[policy_file.factory.__module__], "Planner", Given)
         self._specs = specs
         self._policy = policy_file.make({"probe_frac": 0.0}, policy_context(specs))
-        self.ended(2, tbt_ms=11.0)
 
     def ended(self, requests: int, *, tbt_ms: float) -> None:
         """So many requests ended that had a target of 10 ms."""
         tell(self._policy, requests, tbt_ms=tbt_ms)
 
     def decide(
-        self, batches: Sequence[int], *, target_ms: float | None = None, running_ms: Mapping[int, float] | None = None
+        self,
+        batches: Sequence[int],
+        *,
+        target_ms: float | None = None,
+        running_ms: Mapping[int, float] | None = None,
+        down: Sequence[int] = (),
     ) -> Decision:
         """On a request of code; all who run on the backends of `running_ms` are of code and have these targets."""
         views = tuple(
-            backend_view(spec, batch=batch, groups=groups)
+            backend_view(spec, batch=batch, groups=groups, available=index not in down)
             for index, (spec, batch) in enumerate(zip(self._specs, batches, strict=True))
             for groups in [
                 [LoadGroup(text_type="code", tbt_target_ms=running_ms[index], requests=batch)]
@@ -329,9 +330,6 @@ def test_while_hardly_anybody_missed_lately_a_backend_is_filled_further_before_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planned = Planned(monkeypatch, specs_of("none", "none", "none"), plan_for(10.0, ("none",), {"none": 8}))
-    assert planned.decide([8, 0, 8], target_ms=10.0).reason == "planned: request 1 of 8", "of fifty two missed"
-    assert planned.decide([0, 7, 8], target_ms=10.0).backend == "b0", "in order"
-    planned.ended(100, tbt_ms=9.0)
     assert planned.decide([8, 0, 8], target_ms=10.0, running_ms={0: 5.58}).backend == "b2", "they would miss on b0"
     assert planned.decide([8, 0, 8], target_ms=10.0, running_ms={0: 5.58, 2: 5.58}).backend == "b1"
     further = planned.decide([9, 0, 8], target_ms=10.0)
@@ -340,16 +338,25 @@ def test_while_hardly_anybody_missed_lately_a_backend_is_filled_further_before_a
     assert planned.decide([0, 7, 8], target_ms=10.0).backend == "b1", "the idle one last"
     assert planned.decide([0, 0, 0], target_ms=10.0).backend == "b0"
     planned.ended(1, tbt_ms=11.0)
-    assert planned.decide([8, 0, 8], target_ms=10.0).backend == "b1", "one of fifty missed, and few of those before"
+    assert planned.decide([8, 0, 8], target_ms=10.0).backend == "b1", "one of fifty missed"
+    assert planned.decide([0, 7, 8], target_ms=10.0).backend == "b0", "in order"
 
 
-def test_backends_are_filled_further_until_somebody_missed() -> None:
-    specs = specs_of("none", "none", "none")
-    stream = Stream(specs, {"replan_s": 1e6})
-    first = [stream.send(0.3, stays=True, prompt_tokens=2_000, tbt_target_ms=11.0) for _ in range(30)]
-    limit = int(first[0].reason.removeprefix("planned: request 1 of "))
-    assert [decision.backend for decision in first] == ["b0"] * 30
-    assert limit < 30
+def test_overflow_stays_only_when_it_is_known_that_hardly_anybody_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for(20.0, ("dspark-8", "none"), {"dspark-8": 4, "none": 60})
+    planned = Planned(monkeypatch, specs_of("dspark-8", "dspark-8", "none"), plan)
+    assert planned.decide([4, 0, 0], target_ms=20.0).reason == "planned: request 5 of 4", "the arm has room"
+    assert planned.decide([4, 4, 0], target_ms=20.0).reason == "overflow of dspark-8: request 1 of 60"
+    planned.ended(78, tbt_ms=9.0)
+    assert planned.decide([4, 4, 0], target_ms=20.0).backend == "b2", "of ten one may miss, for all that is known"
+    planned.ended(3, tbt_ms=9.0)
+    assert planned.decide([4, 4, 0], target_ms=20.0).reason == "planned: request 5 of 4"
+
+
+def test_an_arm_has_no_room_on_a_backend_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for(20.0, ("dspark-8", "none"), {"dspark-8": 4, "none": 60})
+    planned = Planned(monkeypatch, specs_of("dspark-8", "dspark-8", "none"), plan)
+    assert planned.decide([4, 0, 0], target_ms=20.0, down=(1,)).reason == "overflow of dspark-8: request 1 of 60"
 
 
 def test_only_four_backends_beyond_their_limit_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
