@@ -105,7 +105,15 @@ def run_cell(cell: Cell, traces: Path, *, fixed: bool = True) -> dict[str, Any]:
     def planned(load: Load, window: Window, until_s: float) -> FleetOption:
         limits = FleetLimits(max_context_tokens=MOST_CONTEXT_TOKENS)
         choice = plan_fleet(
-            PROFILE, profile(), load, cell.gpus, limits=limits, window=window, until_s=until_s, seed=cell.seed
+            PROFILE,
+            profile(),
+            load,
+            cell.gpus,
+            limits=limits,
+            window=window,
+            until_s=until_s,
+            seed=cell.seed,
+            arms=ARMS,  # the bounds know no arms with live settings
         )
         assert choice.best.result is not None
         results["planned min_energy"] = short(choice.best.result)
