@@ -30,8 +30,8 @@ from typing import Any
 from _cell_table import made_by, run_table
 from _depth_fleets import FIXED, IN_ENGINE, exported, fleet_of
 from _planner_cells import MIXES, PROFILE
+from _planner_runs import made_up, short
 from _planner_verdict import compared, passes, read_rows
-from planner_table import made_up, short
 
 from selector.simulator.arrivals import ClosedLoop, Load
 from selector.simulator.run import Window

@@ -28,8 +28,8 @@ from pathlib import Path
 from _budget_arms import COMPACT, accept_lengths, baseline_ratios, budgets, on_one_board, with_fixed_budgets
 from _cell_table import made_by, run_table
 from _planner_cells import MIXES, MOST_CONTEXT_TOKENS, PROFILE, profile
+from _planner_runs import made_up, short
 from _planner_verdict import worse_because
-from planner_table import made_up, short
 
 from selector.files.fleet import Backend, Fleet, LoadedFleet
 from selector.files.profile import Profile

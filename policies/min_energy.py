@@ -45,9 +45,9 @@ _TOLD_WHOLE = 6
 """Fleets up to this size have every backend among a decision's candidates."""
 _MOST_SCORED_AT_ONCE = 20
 _MOST_BEYOND = 4
-"""Backends beyond their limit that are looked at."""
+"""Backends beyond their limit that are looked at, the least full ones."""
 _HARDLY_ANY_FRAC = 0.02
-"""While fewer missed their targets lately, a backend is filled beyond its limit before another is woken."""
+"""While fewer missed their targets lately, backends are filled beyond their limits before another is woken."""
 _QUIET_S, _SCORED_WHEN_QUIET = 0.2, 5
 """Where nothing ends for so long, a decision scores some."""
 
@@ -168,9 +168,7 @@ class MinEnergy:
             words = "planned" if rank == 0 else f"overflow of {arms[0]}"
             sharing = plan.backends_of.get(arm)
             if sharing is None:
-                able: Iterable[int] = self._filling(
-                    arm, limit, views, further=rank == 0 and self._misses.frac < _HARDLY_ANY_FRAC
-                )
+                able: Iterable[int] = self._filling(arm, limit, views, further=rank == 0)
             else:
                 shared = islice(filter(look.can_serve, self._of_arm[arm]), sharing)
                 able = sorted(shared, key=lambda each: views[each].batch)
@@ -191,18 +189,22 @@ class MinEnergy:
         return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
 
     def _filling(self, arm: str, limit: int, views: Sequence[BackendView], *, further: bool) -> Iterator[int]:
-        """The arm's backends below a limit, in order; `further`, busy ones beyond it too before one is woken."""
-        full, idle = [], []
-        for index in self._of_arm[arm]:
-            if views[index].batch >= limit:
-                full.append(index)
-            elif views[index].batch or not further:
-                yield index
-            else:
-                idle.append(index)
-        if further:
-            yield from sorted(full, key=lambda index: views[index].batch)[:_MOST_BEYOND]
-            yield from idle
+        """The arm's backends below a limit, in order; `further`, busy ones beyond it too in order, then idle ones.
+
+        What is filled first while the load rises is then what stays full while it falls, and the others become idle.
+        Where the arm has room below its limits, nobody known to miss is enough for that; what would overflow to another
+        arm stays only when it is known that hardly anybody misses.
+        """
+        places = self._of_arm[arm]
+        below = [index for index in places if views[index].batch < limit]
+        room = any(views[index].available for index in below)
+        if not further or (self._misses.frac if room else self._misses.doubted_frac) >= _HARDLY_ANY_FRAC:
+            yield from below
+            return
+        full = [index for index in places if views[index].batch >= limit]
+        looked_at = set(sorted(full, key=lambda index: views[index].batch)[:_MOST_BEYOND])
+        yield from [index for index in places if 0 < views[index].batch < limit or index in looked_at]
+        yield from [index for index in places if not views[index].batch]
 
     def _lasts(self, found: Prediction, batch: int) -> bool:
         """Whether the request would meet its target there when the backend is as full as is planned for others."""

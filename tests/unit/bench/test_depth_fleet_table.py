@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 
 from _depth_fleets import FIXED, IN_ENGINE, OWN_SCHEDULE, PLUGIN, exported, fleet_of
 from _planner_cells import MIXES
+from _planner_runs import made_up, short
 from depth_fleet_table import Cell, against, all_cells, load_of
-from planner_table import made_up, short
 
 from selector.simulator.arrivals import ClosedLoop
 from selector.simulator.trial import simulate_policy

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from _planner_bars import bars
 from _planner_bound import ramp_bound, steady_bound
 from _planner_cells import FLEETS, MIXES, fleet_of
+from _planner_runs import fixed_choices, made_up
 from _planner_verdict import compared, passes, worse_because
-from planner_table import fixed_choices, made_up
 
 
 def result(j: float, attainment: float = 0.95, ttft_p99_ms: float = 100.0, lost: int = 0) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 
 from selector.core.controller import Controller
 from selector.core.planner import Demand, Plan, Planner
-from selector.core.policy import BackendSpec, PolicyContext
+from selector.core.policy import BackendSpec, Policy, PolicyContext
 from selector.core.types import UNKNOWN_TEXT_TYPE, Decision, Finish, FleetView, LoadGroup, Outcome, RequestView
 from selector.errors import PolicyError
 from selector.files.policy import load_policy_file
@@ -47,7 +47,8 @@ class Stream:
         context: PolicyContext | None = None,
     ) -> None:
         context = context or policy_context(specs)
-        self.controller = Controller(context, load_policy_file("min_energy").make(params or {}, context))
+        self.policy = load_policy_file("min_energy").make(params or {}, context)
+        self.controller = Controller(context, self.policy)
         self.now_s = 0.0
         self._sent = 0
         self._ends: list[tuple[float, str]] = []
@@ -98,6 +99,26 @@ def switches(decisions: Sequence[Decision]) -> int:
     return sum(one != other for one, other in pairwise(planned))
 
 
+def tell(policy: Policy, requests: int, *, tbt_ms: float) -> None:
+    """So many requests ended that had a target of 10 ms: of 2 that missed it, limits count."""
+    for number in range(requests):
+        policy.observe(
+            Outcome(
+                request_id=f"e{number}",
+                backend="b0",
+                arm="none",
+                text_type="code",
+                finish=Finish.DONE,
+                prompt_tokens=500,
+                accepted_tokens=250,
+                dispatched_s=0.0,
+                finished_s=1.0,
+                tbt_ms=tbt_ms,
+                tbt_target_ms=10.0,
+            )
+        )
+
+
 # ---- following the plan
 
 
@@ -141,6 +162,7 @@ def test_a_tight_target_is_planned_apart_from_a_loose_one() -> None:
 
 def test_one_backend_is_filled_to_the_planned_batch_before_the_next() -> None:
     stream = Stream(specs_of("none", "none", "none"), {"replan_s": 1e6})
+    tell(stream.policy, 2, tbt_ms=11.0)
     decisions = [stream.send(0.3, stays=True, prompt_tokens=2_000, tbt_target_ms=11.0) for _ in range(60)]
     planned = int(decisions[0].reason.removeprefix("planned: request 1 of "))
     assert 20 <= planned < 30, "a third backend is needed, and the batch limit of 64 is not what fills the first"
@@ -169,6 +191,7 @@ def test_beyond_every_planned_batch_the_marginal_energy_decides() -> None:
     specs = specs_of(*ARMS)
     context = policy_context(specs)
     policy = load_policy_file("min_energy").make({}, context)
+    tell(policy, 2, tbt_ms=11.0)
     # The plan for a lone request of code is the wide block alone, at most 62 at once within 9 ms.
     decision = policy.decide(request_view(tbt_target_ms=9.0), fleet_view(specs, [40, 30, 20, 63]))
     assert decision.reason.startswith("beyond the plan, least marginal energy: ")
@@ -215,29 +238,19 @@ class Planned:
 
     def ended(self, requests: int, *, tbt_ms: float) -> None:
         """So many requests ended that had a target of 10 ms."""
-        for number in range(requests):
-            self._policy.observe(
-                Outcome(
-                    request_id=f"e{number}",
-                    backend="b0",
-                    arm=self._specs[0].arm,
-                    text_type="code",
-                    finish=Finish.DONE,
-                    prompt_tokens=500,
-                    accepted_tokens=250,
-                    dispatched_s=0.0,
-                    finished_s=1.0,
-                    tbt_ms=tbt_ms,
-                    tbt_target_ms=10.0,
-                )
-            )
+        tell(self._policy, requests, tbt_ms=tbt_ms)
 
     def decide(
-        self, batches: Sequence[int], *, target_ms: float | None = None, running_ms: Mapping[int, float] | None = None
+        self,
+        batches: Sequence[int],
+        *,
+        target_ms: float | None = None,
+        running_ms: Mapping[int, float] | None = None,
+        down: Sequence[int] = (),
     ) -> Decision:
         """On a request of code; all who run on the backends of `running_ms` are of code and have these targets."""
         views = tuple(
-            backend_view(spec, batch=batch, groups=groups)
+            backend_view(spec, batch=batch, groups=groups, available=index not in down)
             for index, (spec, batch) in enumerate(zip(self._specs, batches, strict=True))
             for groups in [
                 [LoadGroup(text_type="code", tbt_target_ms=running_ms[index], requests=batch)]
@@ -317,19 +330,37 @@ def test_while_hardly_anybody_missed_lately_a_backend_is_filled_further_before_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planned = Planned(monkeypatch, specs_of("none", "none", "none"), plan_for(10.0, ("none",), {"none": 8}))
-    assert planned.decide([8, 0, 8], target_ms=10.0).reason == "planned: request 1 of 8", "of ten one may miss"
-    planned.ended(100, tbt_ms=9.0)
+    assert planned.decide([8, 0, 8], target_ms=10.0, running_ms={0: 5.58}).backend == "b2", "they would miss on b0"
+    assert planned.decide([8, 0, 8], target_ms=10.0, running_ms={0: 5.58, 2: 5.58}).backend == "b1"
     further = planned.decide([9, 0, 8], target_ms=10.0)
-    assert (further.backend, further.reason) == ("b2", "planned: request 9 of 8"), "the least full one"
-    assert planned.decide([9, 0, 7], target_ms=10.0).reason == "planned: request 8 of 8", "below the limit first"
+    assert (further.backend, further.reason) == ("b0", "planned: request 10 of 8")
+    assert planned.decide([9, 0, 7], target_ms=10.0).backend == "b0", "what was filled first stays full"
+    assert planned.decide([0, 7, 8], target_ms=10.0).backend == "b1", "the idle one last"
     assert planned.decide([0, 0, 0], target_ms=10.0).backend == "b0"
-    assert planned.decide([8, 0, 8], target_ms=10.0, running_ms={0: 5.58, 2: 5.58}).backend == "b1", "they would miss"
     planned.ended(1, tbt_ms=11.0)
-    assert planned.decide([8, 0, 8], target_ms=10.0).backend == "b1", "one of fifty missed, and few of those before"
+    assert planned.decide([8, 0, 8], target_ms=10.0).backend == "b1", "one of fifty missed"
+    assert planned.decide([0, 7, 8], target_ms=10.0).backend == "b0", "in order"
+
+
+def test_overflow_stays_only_when_it_is_known_that_hardly_anybody_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for(20.0, ("dspark-8", "none"), {"dspark-8": 4, "none": 60})
+    planned = Planned(monkeypatch, specs_of("dspark-8", "dspark-8", "none"), plan)
+    assert planned.decide([4, 0, 0], target_ms=20.0).reason == "planned: request 5 of 4", "the arm has room"
+    assert planned.decide([4, 4, 0], target_ms=20.0).reason == "overflow of dspark-8: request 1 of 60"
+    planned.ended(78, tbt_ms=9.0)
+    assert planned.decide([4, 4, 0], target_ms=20.0).backend == "b2", "of ten one may miss, for all that is known"
+    planned.ended(3, tbt_ms=9.0)
+    assert planned.decide([4, 4, 0], target_ms=20.0).reason == "planned: request 5 of 4"
+
+
+def test_an_arm_has_no_room_on_a_backend_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for(20.0, ("dspark-8", "none"), {"dspark-8": 4, "none": 60})
+    planned = Planned(monkeypatch, specs_of("dspark-8", "dspark-8", "none"), plan)
+    assert planned.decide([4, 0, 0], target_ms=20.0, down=(1,)).reason == "overflow of dspark-8: request 1 of 60"
 
 
 def test_only_four_backends_beyond_their_limit_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The four least full, on which running targets would break; on the next one they would not."""
+    """The four least full, on which running targets would break; the fullest is the first in order, and not asked."""
     planned = Planned(monkeypatch, specs_of(*["none"] * 6), plan_for(None, ("none",), {"none": 8}))
     planned.ended(100, tbt_ms=9.0)
     batches, breaking = [12, 8, 8, 8, 8, 0], {1: 5.58, 2: 5.58, 3: 5.58, 4: 5.58}
