@@ -14,7 +14,7 @@ from selector.core.cost import ArmCost, ContextSlope, IdlePower, StepCost, StepP
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.core.prediction import Prediction
 from selector.core.prefillcost import PrefillCost
-from selector.core.types import TEXT_TYPES, BackendView, Capability, FleetView, LoadGroup, RequestView
+from selector.core.types import TEXT_TYPES, BackendView, Capability, Finish, FleetView, LoadGroup, Outcome, RequestView
 from tests.profiles import PROFILE
 
 FLEET_FILE = f"""\
@@ -188,6 +188,20 @@ def fleet_view(specs: Sequence[BackendSpec], batches: Sequence[int] | None = Non
     loads = [0] * len(specs) if batches is None else batches
     views = [backend_view(spec, batch=batch) for spec, batch in zip(specs, loads, strict=True)]
     return FleetView(now_s=now_s, backends=tuple(views))
+
+
+ENDED = Outcome(
+    request_id="r",
+    backend="b0",
+    arm="none",
+    text_type="code",
+    finish=Finish.DONE,
+    prompt_tokens=500,
+    accepted_tokens=250,
+    dispatched_s=0.0,
+    finished_s=2.0,
+)
+"""A request of code that ended."""
 
 
 def figures(prediction: Prediction) -> dict[str, object]:

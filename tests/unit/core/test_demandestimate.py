@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from heapq import heappop, heappush
 from random import Random
 
@@ -11,24 +12,14 @@ import pytest
 
 from selector.core.demandestimate import DemandEstimate
 from selector.core.stalls import PrefillWork
-from selector.core.types import Finish, Outcome
-from tests.fleets import request_view
+from selector.core.types import Outcome
+from tests.fleets import ENDED, request_view
 
 NO_WORK = PrefillWork()
 
 
 def outcome(sent_s: float, ended_s: float) -> Outcome:
-    return Outcome(
-        request_id="r",
-        backend="b0",
-        arm="none",
-        text_type="code",
-        finish=Finish.DONE,
-        prompt_tokens=500,
-        accepted_tokens=250,
-        dispatched_s=sent_s,
-        finished_s=ended_s,
-    )
+    return replace(ENDED, dispatched_s=sent_s, finished_s=ended_s)
 
 
 def open_arrivals(rate_per_s: float, seconds: float, answer_s: float) -> DemandEstimate:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from selector.core.missrate import MissRate
-from selector.core.types import Finish, Outcome
+from selector.core.types import Outcome
+from tests.fleets import ENDED
 
 
 def outcome(tbt_ms: float | None, target_ms: float | None) -> Outcome:
-    return Outcome(
-        request_id="r",
-        backend="b0",
-        arm="none",
-        text_type="code",
-        finish=Finish.DONE,
-        prompt_tokens=500,
-        accepted_tokens=250,
-        dispatched_s=0.0,
-        finished_s=2.0,
-        tbt_ms=tbt_ms,
-        tbt_target_ms=target_ms,
-    )
+    return replace(ENDED, tbt_ms=tbt_ms, tbt_target_ms=target_ms)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from selector.errors import PolicyError
 from selector.files.policy import load_policy_file
 from tests.fleets import (
     ARMS,
+    ENDED,
     acceptance_model,
     backend_spec,
     backend_view,
@@ -102,21 +103,7 @@ def switches(decisions: Sequence[Decision]) -> int:
 def tell(policy: Policy, requests: int, *, tbt_ms: float) -> None:
     """So many requests ended that had a target of 10 ms: of 2 that missed it, limits count."""
     for number in range(requests):
-        policy.observe(
-            Outcome(
-                request_id=f"e{number}",
-                backend="b0",
-                arm="none",
-                text_type="code",
-                finish=Finish.DONE,
-                prompt_tokens=500,
-                accepted_tokens=250,
-                dispatched_s=0.0,
-                finished_s=1.0,
-                tbt_ms=tbt_ms,
-                tbt_target_ms=10.0,
-            )
-        )
+        policy.observe(replace(ENDED, request_id=f"e{number}", tbt_ms=tbt_ms, tbt_target_ms=10.0))
 
 
 # ---- following the plan

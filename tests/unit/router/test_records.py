@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from selector.core.types import Candidate, Decision, Finish, Outcome
+from selector.core.types import Candidate, Decision, Outcome
 from selector.router.records import Records
 from tests.emulators import fleet_of
-from tests.fleets import request_view
+from tests.fleets import ENDED, request_view
 
 ACCEPTANCE = fleet_of("dspark-8").policy_context().acceptance
 DECISION = Decision(backend="b0", reason="why")
@@ -23,18 +23,8 @@ def decided(records: Records, name: str, *rids: str, decision: Decision = DECISI
 
 
 def outcome(name: str) -> Outcome:
-    return Outcome(
-        request_id=name,
-        backend="b0",
-        arm="dspark-8",
-        text_type="code",
-        finish=Finish.DONE,
-        prompt_tokens=1,
-        accepted_tokens=40,
-        dispatched_s=0.0,
-        finished_s=1.0,
-        verify_passes=10,
-        accepted_drafts=30,
+    return replace(
+        ENDED, request_id=name, arm="dspark-8", accepted_tokens=40, finished_s=1.0, verify_passes=10, accepted_drafts=30
     )
 
 
