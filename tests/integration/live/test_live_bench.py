@@ -99,7 +99,8 @@ def test_every_cell_is_measured_once_and_compared(plan: Path) -> None:
         timeline = row["timeline"]
         assert timeline[0]["energy_j"] == 0.0 and len(timeline) > 1
         assert [at["energy_j"] for at in timeline] == sorted(at["energy_j"] for at in timeline)
-        assert 0.0 < timeline[-1]["energy_j"] <= 1.05 * live["energy_j"]
+        # The router's start comes on top, for as long as it takes, with the boards idle.
+        assert 0.0 < timeline[-1]["energy_j"] / timeline[-1]["at_s"] <= 1.05 * live["energy_j"] / live["duration_s"]
         # Two clocks and a busy machine: near, not equal.
         assert abs(error["j_per_accepted_token"]) < 0.25
     assert "TBT p50" in ran.stdout and "median error" in ran.stdout

@@ -252,6 +252,13 @@ async def test_a_decision_whose_request_is_about_to_be_sent_is_in_the_log_of_bef
     assert [type(event) for event in told] == [StartEvent, DecisionEvent, StartEvent, EndEvent]
 
 
+def replaced(config: Path, text: str) -> None:
+    """Another file in its place at once: one that is written while the router looks is read by halves."""
+    new = config.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(config)
+
+
 async def test_sighup_and_a_changed_file_reload_and_a_bad_file_is_refused(tmp_path: Path) -> None:
     async with (
         FakeUpstream(script=answering(200, b"1")) as first,
@@ -269,17 +276,17 @@ async def test_sighup_and_a_changed_file_reload_and_a_bad_file_is_refused(tmp_pa
                     return await answer.body()
 
             assert await answered() == b"1"
-            config.write_text(text.replace(first.url, second.url), encoding="utf-8")
+            replaced(config, text.replace(first.url, second.url))
             assert (await process.stdout.readline()).startswith(b"reloaded url=")
             assert await answered() == b"2"
-            config.write_text(text + "unknown_key = 1\n", encoding="utf-8")
+            replaced(config, text + "unknown_key = 1\n")
             refusal = await process.stderr.readline()
             assert b"reload refused, the configuration stays as it was" in refusal
             assert b"router.unknown_key: is not a known field" in refusal
             assert await answered() == b"2"
             process.send_signal(signal.SIGHUP)
             assert b"reload refused" in await process.stderr.readline()
-            config.write_text(text.replace("port = 0", "port = 1"), encoding="utf-8")
+            replaced(config, text.replace("port = 0", "port = 1"))
             assert (await process.stdout.readline()).startswith(b"reloaded url=")
             assert b"a change of router.port needs a restart" in await process.stderr.readline()
             assert await answered() == b"1"
