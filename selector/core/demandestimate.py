@@ -36,8 +36,6 @@ _RECENT_FRAC = 0.2
 """The last part of the window, whose rate is compared with that of the whole."""
 _JUMP_DEVIATIONS = 2.0
 """Standard deviations by which the recent rate must differ to be believed alone."""
-
-
 _LEAST_PER_S = 1e-3
 """A falling rate ends here: a demand is either there or forgotten."""
 

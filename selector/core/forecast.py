@@ -235,7 +235,8 @@ def least_violation(request: RequestView, predictions: Sequence[Prediction]) -> 
         best = min(predictions, key=lambda found: found.batch)
         return best, f"no free place, least loaded: {requests_in_words(best.batch - 1)}"
     missed = [found.missed for found in placed]
-    alike = [found for found, misses in zip(placed, missed, strict=True) if misses <= min(missed) + _ALIKE_MISSES]
+    most = min(missed) + _ALIKE_MISSES
+    alike = [found for found, misses in zip(placed, missed, strict=True) if misses <= most]
     best = min(alike, key=lambda found: found.tbt_ms)
     target_ms = request.tbt_target_ms
     if target_ms is None or best.meets_target:

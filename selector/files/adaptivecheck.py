@@ -23,9 +23,9 @@ from selector.files.depthcosts import (
     STEPS_FLAG,
     DepthCosts,
     depth_costs,
-    draft_rests,
     flag_value,
     graph_batches,
+    lets_draft_rest,
     survivals_of_text,
 )
 from selector.files.fleet import LoadedFleet
@@ -53,7 +53,9 @@ def schedule_trouble(loaded: LoadedFleet, index: int, info: Mapping[str, object]
     if arm.takes_tbt_target:
         return None
     try:
-        costs = depth_costs(profile, backend.profile, algorithm=arm.algorithm, draft_rests=draft_rests(arm.launch.env))
+        costs = depth_costs(
+            profile, backend.profile, algorithm=arm.algorithm, draft_rests=lets_draft_rest(arm.launch.env)
+        )
         schedule, called = _schedule(path, info)
     except InputError as bad:
         return (str(bad), "correct it, or export a schedule: drafter-selector export sglang-adaptive") if path else None

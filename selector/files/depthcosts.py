@@ -92,7 +92,7 @@ def with_draft_along(steps: Mapping[int, StepCost], *, draft_rests: bool) -> dic
     return {**steps, 0: steps[0].plus(max(0.0, ms_drafting - ms), max(0.0, j_drafting - j))}
 
 
-def draft_rests(env: Mapping[str, str]) -> bool:
+def lets_draft_rest(env: Mapping[str, str]) -> bool:
     """Whether a server that is started with these variables lets its draft rest at depth 0."""
     return env.get(REST_VARIABLE, "").strip().lower() in ("1", "true", "yes", "y", "on")
 

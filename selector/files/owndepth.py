@@ -32,9 +32,9 @@ from selector.files.depthcosts import (
     ADAPTIVE_CONFIG_FLAG,
     STEPS_FLAG,
     depth_table,
-    draft_rests,
     flag_value,
     graph_batches,
+    lets_draft_rest,
     with_draft_along,
 )
 from selector.files.depthfile import VARIABLE, DepthFile, load_depth_file
@@ -46,13 +46,8 @@ def with_own_depth(spec: BackendSpec, profile: Profile) -> BackendSpec:
     arm = profile.arm(spec.arm)
     steps = _steps(profile, arm)
     depths = tuple(
-        replace(
-            spec,
-            arm=name,
-            cost=replace(spec.cost, arm=name, verify_tokens=depth + 1, step=steps[depth]),
-        )
-        for name in arm.depths or ()
-        for depth in (profile.arm(name).verify_tokens - 1,)
+        replace(spec, arm=name, cost=replace(spec.cost, arm=name, verify_tokens=depth + 1, step=steps[depth]))
+        for depth, name in _by_depth(profile, arm).items()
     )
     return replace(spec, depths=depths, own_depth=own_depth(profile, spec.arm, spec.max_running_requests))
 
@@ -64,7 +59,7 @@ def own_depth(profile: Profile, name: str, most_requests: int) -> OwnDepth:
     """
     arm = profile.arm(name)
     where = f"profile {profile.gpu.name} {profile.target.name}: arms.{name}"
-    depths = tuple(profile.arm(each).verify_tokens - 1 for each in arm.depths or ())
+    depths = tuple(_by_depth(profile, arm))
     path = arm.launch.env.get(VARIABLE) or flag_value(arm.launch.flags, ADAPTIVE_CONFIG_FLAG)
     if path is not None and not Path(path).is_file():
         return OwnDepth(
@@ -102,8 +97,13 @@ def _by_schedule(profile: Profile, arm: Arm, path: str | None, most_requests: in
 
 def _steps(profile: Profile, arm: Arm) -> dict[int, StepCost]:
     """Costs of a step at each depth of an arm that chooses among some."""
-    steps = {profile.arm(each).verify_tokens - 1: profile.cost(each).step for each in arm.depths or ()}
-    return with_draft_along(steps, draft_rests=draft_rests(arm.launch.env))
+    steps = {depth: profile.cost(name).step for depth, name in _by_depth(profile, arm).items()}
+    return with_draft_along(steps, draft_rests=lets_draft_rest(arm.launch.env))
+
+
+def _by_depth(profile: Profile, arm: Arm) -> dict[int, str]:
+    """The arms of the depths that an arm chooses among, shallowest first."""
+    return {profile.arm(name).verify_tokens - 1: name for name in arm.depths or ()}
 
 
 def _start_depth(arm: Arm, depths: tuple[int, ...]) -> int:

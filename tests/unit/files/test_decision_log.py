@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from selector.core.tracker import LoadSignal
-from selector.core.types import Candidate, Capability, Correction, Finish, Outcome, RequestView
+from selector.core.types import Candidate, Capability, Correction, Finish, RequestView
 from selector.errors import TraceError
 from selector.files import decision_log_writer
 from selector.files.decision_log import (
@@ -32,6 +32,7 @@ from selector.files.decision_log import (
     runs,
 )
 from selector.files.decision_log_writer import DecisionLogWriter, LogSection
+from tests.fleets import ENDED
 
 START = StartEvent(
     wall="2026-01-01T00:00:00.000+00:00",
@@ -54,11 +55,8 @@ REQUEST = RequestView(
     session_key="k",
 )
 CANDIDATE = Candidate(backend="b0", arm="none", feasible=True, tbt_ms=2 / 3, note="ü ≤ 1")
-OUTCOME = Outcome(
-    request_id="r",
-    backend="b0",
-    arm="none",
-    text_type="code",
+OUTCOME = replace(
+    ENDED,
     finish=Finish.CANCELLED,
     prompt_tokens=12,
     accepted_tokens=3,
