@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from selector.core.cost import StepCost
 from selector.core.depthsurvival import continued_survivals, geometric_survivals, survivals_with_mean
@@ -148,14 +149,14 @@ def graph_batches(flags: Sequence[str]) -> tuple[int, ...]:
     """Batches of the CUDA graphs that launch flags name, rising; empty where they name none."""
     for flag in ("--cuda-graph-bs-decode", "--cuda-graph-bs"):
         if flag in flags:
-            start = flags.index(flag) + 1
-            values = []
-            for word in flags[start:]:
-                if not word.isdigit():
-                    break
-                values.append(int(word))
-            return tuple(sorted(values))
+            return numbers_behind(flags, flag)
     return ()
+
+
+def numbers_behind(flags: Sequence[str], flag: str) -> tuple[int, ...]:
+    """The whole numbers that stand behind a launch flag, rising; empty where it is not given."""
+    after = flags[flags.index(flag) + 1 :] if flag in flags else ()
+    return tuple(sorted(int(word) for word in takewhile(str.isdigit, after)))
 
 
 def flag_value(flags: Sequence[str], flag: str) -> str | None:
