@@ -10,7 +10,7 @@
 #   MODELS   folder with one folder a model (config.json is enough for dummy weights)
 #   WORK     where everything happens; a copy of this repository too, so that later changes do no harm
 #   SECONDS  after so many nothing runs any more
-#   STRETCH  live, engine, again, open, compact, models or pair: see stretches.sh, which says what each is and how long it takes
+#   STRETCH  live, engine, again, open, compact, models, pair or boards: see stretches.sh, which says what each is and how long it takes
 #   EARLIER  folder with results.jsonl, sweeps/ and kernels.tar.xz of earlier stretches
 #   WHEELS   folder of wheels that the router needs and the machine lacks (httptools, for one)
 #
@@ -165,14 +165,14 @@ on_second() { # on_second FLEET: its servers are those of the second GPU, at the
   sed -i -e 's/host0:0/host0:1/' -e "s/:${DRY_FIRST:-3000}/:${DRY_SECOND:-3100}/" "$work/repo/bench/live/fleets/$1.toml"
 }
 
-model() { # model TARGET ARMS GPU RESERVE_S: a reduced grid of a target
+model() { # model TARGET ARMS GPU RESERVE_S [OPTION …]: a reduced grid of a target
   local config="$work/$1.toml"
   python3 "$work/repo/bench/h200/plan.py" "$1" --models "$work/models" --arms "$2" >"$config" || return 0
   if [[ -n ${DRY:-} ]]; then
     sed -i -e 's/^window_s = .*/window_s = 1.0/' -e 's/^indices = .*/indices = []/' \
       -e "s|^\[server\]|&\npython = \"$work/server\"|" "$config"
   fi
-  sweep "$1" "$config" "$3" "$4"
+  sweep "$1" "$config" "$3" "$4" "${@:5}"
 }
 
 run() {

@@ -42,6 +42,42 @@ stretch_pair() {
   wait "$second"
 }
 
+# Two GPUs, 1,640 s, where what `pair` left is measured on one board and as undisturbed as can be (planned):
+#     0-120   eight servers up, four on each GPU
+#   120-440   the last cell of two-gpus, then the fixed depths of ramp alone on the host
+#   440-790   three-on-one-targets, then prompts among running requests on the first GPU; those of its servers on the second
+#   790-910   servers that change their depth up on the first, one arm of another target on the second
+#   910-1200  ramp, 6 cells
+#  1200-1640  other targets on both
+stretch_boards() {
+  local first second
+  raise one-server four-on-one
+  raise one-server-second four-on-second
+  hold one-server four-on-one || true
+  hold one-server-second four-on-second || true
+  if ready four-on-one && ready four-on-second; then live two-gpus 1150; fi
+  if ready four-on-one; then live ramp 900 depth-fixed; fi
+  if ready four-on-second; then sweep held-second "$work/repo/bench/live/held-second.toml" 1 900; fi &
+  second=$!
+  if ready four-on-one; then STEP_S=210 live three-on-one-targets 900; fi
+  wait "$second"
+  if ready four-on-one; then STEP_S=170 sweep held-first "$work/repo/bench/live/held-first.toml" 0 800; fi
+  release four-on-one four-on-second
+
+  raise_depths
+  model "${TARGETS[1]}" "$FIRST_ARMS" 1 150 --arms eagle3-k3 &
+  second=$!
+  hold_depths
+  launched "${TARGETS[1]}" "$second"
+  live_depths 150
+  wait "$second"
+
+  models 1 2 &
+  second=$!
+  models 0 2
+  wait "$second"
+}
+
 # The router in front of real servers of one GPU, and what can be measured on servers that are up: 800 s without a row in
 # ../results/h200_live.jsonl, up 165, router-cost 2 cells of 34, three-on-one 6 of 49, the sweep 240.
 stretch_live() {
@@ -131,11 +167,13 @@ TARGETS=(
   Qwen3-4B gemma-4-12B-it
 )
 
+FIRST_ARMS="none,dspark-*[0-9],eagle3-k3*,mtp-k1*"
+
 # models GPU GPUS: none, a block drafter and one that drafts token by token, then one of each kind. Of two GPUs the second
 # takes the first target, since the first has something to do before.
 models() {
   local gpu=$1 gpus=$2 number arms
-  for arms in "none,dspark-*[0-9],eagle3-k3*,mtp-k1*" "none,dspark-*[0-9],eagle3-k3*,mtp-k1*,dflash-16*,ngram-8"; do
+  for arms in "$FIRST_ARMS" "$FIRST_ARMS,dflash-16*,ngram-8"; do
     for ((number = gpus - 1 - gpu; number < ${#TARGETS[@]}; number += gpus)); do
       (($(left 5) > 120)) || return 0
       model "${TARGETS[number]}" "$arms" "$gpu" 5

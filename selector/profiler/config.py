@@ -27,7 +27,7 @@
 
     [prefill]
     prompt_tokens = [128, 512, 2048, 8192]    # on a busy server, where short prompts share passes
-    alone_tokens = 128                        # and one that does not share: the least that a pass takes
+    alone_tokens = 128                        # alone: the least that a pass takes (or several lengths)
     # among_running = 7                       # and how long so many running requests wait for it
 
     [[grid]]                          # every batch × every prompt length, for every arm unless `arms` names some
@@ -142,10 +142,11 @@ class PrefillSettings(FileModel):
     """On the arm `none`."""
     drafting_prompt_tokens: tuple[PositiveInt, ...] = (512,)
     """On arms that draft: how much their own part adds is a ratio, and one length tells it."""
-    alone_tokens: PositiveInt | None = 128
-    """A short prompt, on every arm: the least that a pass takes. `None` leaves it out."""
+    alone_tokens: PositiveInt | Tokens | None = 128
+    """A prompt in a pass of its own, on every arm; the shortest of several is the least that a pass takes. `None`
+    leaves it out."""
     among_running: PositiveInt | None = None
-    """Running requests that such a short prompt interrupts, on every arm: how long they wait beyond the pass. One fewer
+    """Running requests that each such prompt interrupts, on every arm: how long they wait beyond the pass. One fewer
     than the batch of a CUDA graph, since the prompt joins them for some steps. `None` leaves it out."""
     window_s: Annotated[float, Field(ge=1)] = 5.2
     batch_tokens: PositiveInt = 4096
@@ -156,6 +157,13 @@ class PrefillSettings(FileModel):
         if self.among_running is not None and self.alone_tokens is None:
             raise ValueError("among_running needs alone_tokens, the length of the prompt that it sends")
         return self
+
+    @property
+    def lone_prompts(self) -> tuple[int, ...]:
+        """Lengths of the prompts in a pass of their own, in tokens."""
+        if isinstance(self.alone_tokens, int):
+            return (self.alone_tokens,)
+        return self.alone_tokens or ()
 
 
 class IdleSettings(FileModel):

@@ -139,10 +139,10 @@ def _prefill_steps(config: SweepConfig, arm: SweepArm) -> Iterable[Step]:
     settings = config.prefill
     if settings is None:
         return
-    if settings.alone_tokens is not None:
-        yield PrefillStep(arm.name, settings.alone_tokens, alone=True)
+    for tokens in settings.lone_prompts:
+        yield PrefillStep(arm.name, tokens, alone=True)
         if settings.among_running is not None:
-            yield InterruptionStep(arm.name, settings.among_running, settings.alone_tokens)
+            yield InterruptionStep(arm.name, settings.among_running, tokens)
     for tokens in settings.prompt_tokens if arm.name == NO_DRAFTER else settings.drafting_prompt_tokens:
         yield PrefillStep(arm.name, tokens)
 

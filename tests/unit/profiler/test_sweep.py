@@ -27,7 +27,7 @@ from selector.profiler.config import SweepConfig
 from selector.profiler.energy import ThrottleReason
 from selector.profiler.measure import Bench
 from selector.profiler.nvml import GpuFacts
-from selector.profiler.plan import InterruptionStep, Pace, left_to_do, plan
+from selector.profiler.plan import DecodeStep, InterruptionStep, Pace, PrefillStep, left_to_do, plan
 from selector.profiler.sweep import Sweep, SweepResult
 
 FACTS = GpuFacts(name="NVIDIA H200", driver="580.1", power_limit_w=700.0)
@@ -158,6 +158,13 @@ def test_prompts_among_running_requests_are_planned_once_an_arm_and_not_again() 
     )
     left = [step for launch in left_to_do(everything, [cell]) for step in launch.steps if step in asked]
     assert left == [asked[0], asked[2]]
+    several = plan(config(prefill=settings | {"alone_tokens": [128, 900]}, drift=None), metered=False)
+    assert [step for step in several[0].steps if not isinstance(step, DecodeStep)][:4] == [
+        PrefillStep("none", 128, alone=True),
+        InterruptionStep("none", 7, 128),
+        PrefillStep("none", 900, alone=True),
+        InterruptionStep("none", 7, 900),
+    ]
     with pytest.raises(ValidationError, match="among_running needs alone_tokens"):
         config(prefill=settings | {"alone_tokens": None})
 
