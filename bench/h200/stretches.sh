@@ -71,7 +71,12 @@ stretch_boards() {
   launched "${TARGETS[1]}" "$second"
   live_depths 150
   wait "$second"
+  stretch_targets
+}
 
+# Other targets alone, on two GPUs.
+stretch_targets() {
+  local second
   models 1 2 &
   second=$!
   models 0 2
