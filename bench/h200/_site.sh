@@ -3,7 +3,8 @@
 
 site=${SITE:-/tmp/site}
 
-# use_site BUNDLE [WHEELS]: SGLang from its bundle, with the wheels of a folder beside it, on PYTHONPATH.
+# use_site BUNDLE [WHEELS]: SGLang from its bundle, with the wheels of a folder beside it, on PYTHONPATH; and the plugin that
+# starts targets which see from their config.json alone. `here` is this folder.
 use_site() {
   local bundle=$1 wheels=${2:-}
   if [[ ! -f $site/.complete ]]; then
@@ -13,7 +14,7 @@ use_site() {
     fi
     touch "$site/.complete"
   fi
-  export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
+  export PYTHONPATH="$site:$here/textonly${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 }
 
 # go_on_from EARLIER OUT FILE: what an earlier piece left; its compiled kernels make the first start 90 s shorter.
