@@ -15,6 +15,9 @@ from selector.files.validation import FileModel
 VERIFY_BUDGET = "dspark_force_budget_frac"
 """The live setting of DSPARK: the share of the drafts that is verified, in (0, 1]."""
 
+RAGGED_VERIFY = "SGLANG_RAGGED_VERIFY_MODE"
+"""In the environment of a DSPARK server: whether its budget counts (`compact`)."""
+
 NonNegative = Annotated[float, Field(ge=0)]
 
 

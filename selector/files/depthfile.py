@@ -61,6 +61,8 @@ class Prefill(FileModel):
     """(prompt tokens, ms)."""
     floor_ms: NonNegativeFloat = 0.0
     resume_ms: NonNegativeFloat = 0.0
+    graphs: tuple[PositiveInt, ...] = ()
+    """Tokens of the CUDA graphs that passes are padded to; none: no pass is."""
 
 
 class DepthFile(FileModel):
@@ -125,7 +127,9 @@ class DepthFile(FileModel):
         if list(known.points) != sorted(known.points):
             raise DomainError(f"the points of a prefill must rise with the prompt: {list(known.points)}")
         points = [(tokens, ms, 0.0) for tokens, ms in known.points]  # what they take in joules does not count here
-        return EnginePrefillShare(PrefillCost(points, floor_ms=known.floor_ms, resume_ms=known.resume_ms))
+        return EnginePrefillShare(
+            PrefillCost(points, floor_ms=known.floor_ms, resume_ms=known.resume_ms, graphs=known.graphs)
+        )
 
 
 def options_of(options: ChoiceOptions) -> Options:
