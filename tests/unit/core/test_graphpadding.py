@@ -36,6 +36,21 @@ def test_only_batches_up_to_the_largest_graph_and_graphs_within_the_measured_bat
         assert padded.step(batch, 900.0) == pytest.approx(STEP.step(batch, 900.0))
 
 
+def test_a_larger_graph_is_never_the_cheaper_one() -> None:
+    """As measured, the context of one request is all that counts: spread over more places, it would cost less."""
+    step = StepCost(
+        [
+            StepPoint(batch=batch, context_tokens=context, step_ms=4.0 + 0.01 * context, step_j=1.0 + 0.01 * context)
+            for batch in (1, 4, 8)
+            for context in (500.0, 1_500.0)
+        ],
+        ContextSlope(ms_per_token=0.01, j_per_token=0.01),
+    )
+    padded = padded_steps(step, (4, 8))
+    for context in (500.0, 1_500.0, 3_000.0):
+        assert padded.step(5, context) == pytest.approx(padded.step(4, context))
+
+
 def test_a_mean_batch_lies_between_the_costs_of_whole_ones() -> None:
     padded = padded_steps(STEP, (4, 8))
     (low_ms, _), (high_ms, _) = padded.step(4, 500.0), padded.step(5, 500.0)
