@@ -87,7 +87,9 @@ _GRAPHED = {
     arm: replace(
         cost,
         step=padded_steps(cost.step, (1, 4, 16, 48)),
-        prefill=PrefillCost(PREFILL_POINTS, floor_ms=4.0, floor_j=2.5, graphs=(64, 512, 1_024, 2_048)),
+        prefill=PrefillCost(
+            PREFILL_POINTS, floor_ms=4.0, floor_j=2.5, beside_ms=3.0, beside_j=1.5, graphs=(64, 512, 1_024, 2_048)
+        ),
         graphs=(1, 4, 16, 48),
     )
     for arm, cost in _COSTS.items()

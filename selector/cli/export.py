@@ -240,6 +240,7 @@ def _prefill(profile: Profile, name: str) -> Prefill:
         arm=name,
         points=tuple((point.prompt_tokens, point.ms) for point in arm.prefill or profile.prefill),
         floor_ms=floor.ms if floor else 0.0,
+        beside_ms=round(profile.prefill_cost(name).beside_ms, 4),
         resume_ms=floor.resume_ms if floor else 0.0,
         graphs=prefill_graphs(profile.launched_with(name)),
     )

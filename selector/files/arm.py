@@ -32,6 +32,15 @@ class PrefillPoint(FileModel):
     spread_frac: NonNegative | None = None
 
 
+class LonePass(FileModel):
+    """A pass over a single prompt that is no short one."""
+
+    prompt_tokens: PositiveInt
+    ms: PositiveFloat
+    j: PositiveFloat
+    repeats: PositiveInt | None = None
+
+
 class PrefillPass(FileModel):
     """The least that a prefill pass takes: one over a single short prompt."""
 
@@ -40,6 +49,8 @@ class PrefillPass(FileModel):
     j: PositiveFloat
     provenance: str
     repeats: PositiveInt | None = None
+    longer: tuple[LonePass, ...] = ()
+    """Measured alike: what a pass takes beside its work."""
     resume_ms: NonNegative = 0.0
     """After any pass, until those who were decoding go on."""
     resume_provenance: str | None = None

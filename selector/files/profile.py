@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -31,6 +32,7 @@ from selector.files.arm import (
     Arm,
     Launch,
     LiveSetting,
+    LonePass,
     PrefillPass,
     PrefillPoint,
     SettingValue,
@@ -52,6 +54,7 @@ __all__ = [
     "Idle",
     "Launch",
     "LiveSetting",
+    "LonePass",
     "PrefillPass",
     "PrefillPoint",
     "Profile",
@@ -187,14 +190,25 @@ class Profile(FileModel):
     def prefill_cost(self, name: str, flags: Sequence[str] = ()) -> PrefillCost:
         """The cost model of prefill on an arm, served with `flags` beyond the profile's."""
         arm = self.arm(name)
+        points = [(p.prompt_tokens, p.ms, p.j) for p in arm.prefill or self.prefill]
         floor = arm.prefill_pass
+        beside_ms, beside_j = self._beside(points, floor.longer) if floor and floor.longer else (0.0, 0.0)
         return PrefillCost(
-            [(p.prompt_tokens, p.ms, p.j) for p in arm.prefill or self.prefill],
+            points,
+            beside_ms=beside_ms,
+            beside_j=beside_j,
             floor_ms=floor.ms if floor else 0.0,
             floor_j=floor.j if floor else 0.0,
             resume_ms=floor.resume_ms if floor else 0.0,
             graphs=prefill_graphs(self.launched_with(name, flags)),
         )
+
+    def _beside(self, points: Sequence[tuple[float, float, float]], alone: Sequence[LonePass]) -> tuple[float, float]:
+        """(ms, J) by which prompts alone in a pass exceed their work, in the mean; a board idles at least."""
+        work = PrefillCost(points).work
+        ms = max(0.0, fmean(one.ms - work(one.prompt_tokens)[0] for one in alone))
+        j = fmean(one.j - work(one.prompt_tokens)[1] for one in alone)
+        return ms, max(j, self.gpu.count * self.idle.served_w * ms / 1e3)
 
     def cost(self, name: str, flags: Sequence[str] = ()) -> ArmCost:
         """The cost model of an arm, as launched, with `flags` beyond the profile's.

@@ -181,7 +181,9 @@ def test_a_pass_takes_its_floor_however_short_and_others_wait_until_they_resume(
     assert cost.stall_ms(0) == 0
 
 
-@pytest.mark.parametrize("wrong", [{"floor_ms": -1.0}, {"floor_j": -1.0}, {"resume_ms": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"floor_ms": -1.0}, {"floor_j": -1.0}, {"beside_ms": -1.0}, {"beside_j": -1.0}, {"resume_ms": -1.0}]
+)
 def test_a_pass_that_takes_less_than_nothing_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(DomainError, match="no less than nothing"):
         PrefillCost([(10, 1, 1)], **wrong)

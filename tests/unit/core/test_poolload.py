@@ -45,7 +45,7 @@ def test_of_prompts_with_a_mean_length_some_are_padded_to_a_graph() -> None:
     spec = with_graphs(backend_spec("b", "none"))
     load = PoolLoad(spec, ((demand(), 1.0),), ACCEPTANCE, 0.9)
     decoding = 8 / (spec.cost.step.step(8, 625.0)[0] / 1e3)
-    prefill_s = 0.024e-3 * (500 + 128 * 256 / 448) / 250
+    prefill_s = (3e-3 + 0.024e-3 * (500 + 128 * 256 / 448)) / 250
     assert load.point(8).tokens_per_s == pytest.approx(decoding / (1 + decoding * prefill_s))
 
 

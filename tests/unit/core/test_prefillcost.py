@@ -49,6 +49,14 @@ def test_prompts_of_one_pass_are_padded_together() -> None:
     assert PADDED.of_pass(ms, j, 350) == pytest.approx((512 * 0.02, 512 * 0.014))
 
 
+def test_what_a_pass_takes_beside_its_work_is_added_once_and_not_to_the_floor() -> None:
+    cost = PrefillCost(POINTS, floor_ms=7.0, floor_j=1.0, beside_ms=3.0, beside_j=0.5, graphs=GRAPHS)
+    assert cost.cost(190) == pytest.approx((256 * 0.02 + 3.0, 256 * 0.014 + 0.5))
+    assert cost.cost(64) == pytest.approx((7.0, 64 * 0.014 + 0.5))
+    assert cost.of_pass(*cost.work(600), 600) == pytest.approx((600 * 0.02 + 3.0, 600 * 0.014 + 0.5))
+    assert cost.mean_stall(600) == pytest.approx((600 * 0.02 + 3.0, 600 * 0.014 + 0.5))
+
+
 def test_without_a_list_nothing_is_padded() -> None:
     assert PLAIN.cost(300) == PLAIN.work(300)
     assert (PLAIN.graphs, PADDED.graphs) == ((), (64, 256, 512))
@@ -73,7 +81,7 @@ def test_where_only_the_mean_is_known_padding_is_that_of_even_lengths(mean: floa
 
 @given(st.lists(st.integers(1, 4_000), max_size=5, unique=True), st.integers(1, 5_000), st.integers(0, 400))
 def test_more_tokens_take_no_less_and_the_most_is_known(graphs: list[int], tokens: int, more: int) -> None:
-    cost = PrefillCost(POINTS, floor_ms=2.0, floor_j=1.0, resume_ms=1.5, graphs=graphs)
+    cost = PrefillCost(POINTS, floor_ms=2.0, floor_j=1.0, beside_ms=0.7, resume_ms=1.5, graphs=graphs)
     ms, j = cost.cost(tokens)
     longer_ms, longer_j = cost.cost(tokens + more)
     assert longer_ms >= ms - 1e-9
