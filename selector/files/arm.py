@@ -55,6 +55,11 @@ class PrefillPass(FileModel):
     """After any pass, until those who were decoding go on."""
     resume_provenance: str | None = None
 
+    @property
+    def every_length(self) -> tuple[LonePass, ...]:
+        """The pass and the longer ones, shortest first."""
+        return (LonePass(prompt_tokens=self.prompt_tokens, ms=self.ms, j=self.j, repeats=self.repeats), *self.longer)
+
 
 class Slope(FileModel):
     """Derived cost per step of one more context token of one request."""

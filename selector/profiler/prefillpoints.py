@@ -97,7 +97,7 @@ def resumption(
 
     Passes that delay them by less than they take alone, since they overlap with their steps, leave nothing to resume.
     """
-    passes_ms = {one.prompt_tokens: one.ms for one in (alone, *alone.longer)}
+    passes_ms = {one.prompt_tokens: one.ms for one in alone.every_length}
     by_length: dict[int, list[InterruptionCell]] = {}
     for cell in cells:
         if isinstance(cell, InterruptionCell) and cell.arm == arm and cell.prompt_tokens in passes_ms:

@@ -95,7 +95,7 @@ def prefill_table(subject: Subject) -> str:
     rows: list[list[Cell | str]] = []
     for name, arm in profile.arms.items():
         least = arm.prefill_pass
-        for alone in () if least is None else (least, *least.longer):
+        for alone in () if least is None else least.every_length:
             rows.append([name, Cell(text="alone in a pass", prose=True), f"{alone.prompt_tokens:,}",
                          number(alone.ms, 2), number(alone.j, 3), "–", "–"])  # fmt: skip
         for point in (profile.prefill if name == NO_DRAFTER else arm.prefill) or ():
