@@ -49,7 +49,7 @@ class PrefillPass(FileModel):
     j: PositiveFloat
     provenance: str
     repeats: PositiveInt | None = None
-    longer: tuple[LonePass, ...] = ()
+    longer: tuple[LonePass, ...] | None = None
     """Measured alike: what a pass takes beside its work."""
     resume_ms: NonNegative = 0.0
     """After any pass, until those who were decoding go on."""
@@ -58,7 +58,10 @@ class PrefillPass(FileModel):
     @property
     def every_length(self) -> tuple[LonePass, ...]:
         """The pass and the longer ones, shortest first."""
-        return (LonePass(prompt_tokens=self.prompt_tokens, ms=self.ms, j=self.j, repeats=self.repeats), *self.longer)
+        return (
+            LonePass(prompt_tokens=self.prompt_tokens, ms=self.ms, j=self.j, repeats=self.repeats),
+            *(self.longer or ()),
+        )
 
 
 class Slope(FileModel):

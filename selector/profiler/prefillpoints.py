@@ -86,7 +86,7 @@ def lone_pass(cells: Sequence[Cell], arm: str, key: str, provenance: dict[str, P
         )
         for tokens, same in by_length.items()
     ]
-    return PrefillPass(**alone[0].model_dump(), provenance=key, longer=tuple(alone[1:]))
+    return PrefillPass(**alone[0].model_dump(), provenance=key, longer=tuple(alone[1:]) or None)
 
 
 def resumption(
