@@ -81,7 +81,7 @@ def test_where_only_the_mean_is_known_padding_is_that_of_even_lengths(mean: floa
 
 @given(st.lists(st.integers(1, 4_000), max_size=5, unique=True), st.integers(1, 5_000), st.integers(0, 400))
 def test_more_tokens_take_no_less_and_the_most_is_known(graphs: list[int], tokens: int, more: int) -> None:
-    cost = PrefillCost(POINTS, floor_ms=2.0, floor_j=1.0, beside_ms=0.7, resume_ms=1.5, graphs=graphs)
+    cost = PrefillCost(POINTS, floor_ms=2.0, floor_j=1.0, beside_ms=2.5, resume_ms=1.5, graphs=graphs)
     ms, j = cost.cost(tokens)
     longer_ms, longer_j = cost.cost(tokens + more)
     assert longer_ms >= ms - 1e-9
