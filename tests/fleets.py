@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from selector.core.acceptance import AcceptanceModel, AcceptancePrior
 from selector.core.cost import ArmCost, ContextSlope, IdlePower, StepCost, StepPoint
+from selector.core.graphpadding import padded_steps
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.core.prediction import Prediction
 from selector.core.prefillcost import PrefillCost
@@ -57,6 +58,7 @@ _STEP_J: Mapping[str, tuple[float, ...]] = {
     "dflash-16": (3.3, 5.4, 7.4, 11.6, 22.2),
 }
 _CONTEXT_TOKENS = 700.0
+PREFILL_POINTS = ((1_000.0, 24.0, 16.0), (8_000.0, 200.0, 135.0))
 _WELL_ACCEPTED: Mapping[str, float] = {"none": 1.0, "eagle3-k1": 1.85, "dspark-8": 4.5, "dflash-16": 5.5}
 _BADLY_ACCEPTED: Mapping[str, float] = {"none": 1.0, "eagle3-k1": 1.5, "dspark-8": 1.6, "dflash-16": 2.0}
 _REQUEST_SPREAD = 0.1
@@ -75,12 +77,23 @@ def arm_cost(arm: str) -> ArmCost:
             [StepPoint(batch=b, context_tokens=_CONTEXT_TOKENS, step_ms=ms, step_j=j) for b, ms, j in cells],
             ContextSlope(ms_per_token=3e-5, j_per_token=2e-5),
         ),
-        prefill=PrefillCost([(1_000.0, 24.0, 16.0), (8_000.0, 200.0, 135.0)]),
+        prefill=PrefillCost(PREFILL_POINTS),
         idle=IdlePower(bare_w=80.0, served_w=95.0),
     )
 
 
 _COSTS = {arm: arm_cost(arm) for arm in ARMS}
+_GRAPHED = {
+    arm: replace(
+        cost,
+        step=padded_steps(cost.step, (1, 4, 16, 48)),
+        prefill=PrefillCost(
+            PREFILL_POINTS, floor_ms=4.0, floor_j=2.5, beside_ms=3.0, beside_j=1.5, graphs=(64, 512, 1_024, 2_048)
+        ),
+        graphs=(1, 4, 16, 48),
+    )
+    for arm, cost in _COSTS.items()
+}
 
 
 def backend_spec(
@@ -103,6 +116,11 @@ def backend_spec(
         max_context_tokens=max_context_tokens,
         cannot_serve=frozenset(cannot_serve),
     )
+
+
+def with_graphs(spec: BackendSpec) -> BackendSpec:
+    """The same on a server whose prefill and decode steps are padded to a few CUDA graphs."""
+    return replace(spec, cost=_GRAPHED[spec.arm])
 
 
 def specs_of(*arms: str) -> tuple[BackendSpec, ...]:

@@ -3,6 +3,7 @@
     accept      the mean accept length of an arm on a text type, whatever its depth
     survival    the chance of each draft to be accepted, by text type: every arm gets the length of its depth
     arms        arms that stand in with the costs of another, so that a server can run that was never profiled
+    servers     flags that every server is launched with: what pads to the CUDA graphs they name is priced so
 
 Router, servers and simulation all read the same files, which are written beside the results.
 """
@@ -83,7 +84,7 @@ def _stand_in(profile: Profile, arm: StandIn, here: Path) -> Arm:
 
 
 def imposed(profile: Profile, plan: LivePlan) -> Profile:
-    """The profile with the plan's accept lengths."""
+    """The profile with the plan's accept lengths, and the flags of its servers."""
     note = "imposed on the servers, or emulated; no spread between requests"
     provenance = {**profile.provenance, _IMPOSED: Provenance(kind="assumed", source="bench/live plan", note=note)}
     arms = {}
@@ -95,7 +96,8 @@ def imposed(profile: Profile, plan: LivePlan) -> Profile:
             text: Acceptance(mean=min(mean, arm.verify_tokens), provenance=_IMPOSED) for text, mean in lengths.items()
         }
         arms[name] = arm.model_copy(update={"acceptance": {} if name == NO_DRAFTER else acceptance})
-    return profile.model_copy(update={"arms": arms, "provenance": provenance})
+    flags = (*plan.servers.flags, *profile.common_flags)
+    return profile.model_copy(update={"arms": arms, "provenance": provenance, "common_flags": flags})
 
 
 def imposed_lengths(loaded: LoadedFleet) -> dict[str, dict[str, float]]:

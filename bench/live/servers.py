@@ -16,9 +16,10 @@ from plan import LivePlan
 
 from selector.core.survival import accept_length_of
 from selector.errors import UpstreamError
-from selector.files.depthcosts import ADAPTIVE_FLAG, STEPS_FLAG, flag_value
+from selector.files.depthcosts import ADAPTIVE_FLAG, STEPS_FLAG
 from selector.files.fleet import LoadedFleet
 from selector.files.launch import launch_commands
+from selector.files.launchflags import flag_value
 from selector.loadgen.live import running_process
 from selector.profiler.client import SglangClient, open_session
 from selector.profiler.clock import MonotonicClock

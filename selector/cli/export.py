@@ -24,11 +24,11 @@ from selector.files.depthcosts import (
     REST_VARIABLE,
     DepthCosts,
     depth_costs,
-    graph_batches,
     survivals_of_length,
     survivals_of_text,
 )
 from selector.files.depthfile import FORMAT, Depth, DepthFile, Prefill, options_of
+from selector.files.launchflags import graph_batches, prefill_graphs
 from selector.files.profile import Profile, load_profile
 from selector.files.schedulereport import SEED, ScheduleReport, explanation, schedule_of, schedule_report
 
@@ -240,7 +240,9 @@ def _prefill(profile: Profile, name: str) -> Prefill:
         arm=name,
         points=tuple((point.prompt_tokens, point.ms) for point in arm.prefill or profile.prefill),
         floor_ms=floor.ms if floor else 0.0,
+        beside_ms=round(profile.prefill_cost(name).beside_ms, 4),
         resume_ms=floor.resume_ms if floor else 0.0,
+        graphs=prefill_graphs(profile.launched_with(name)),
     )
 
 

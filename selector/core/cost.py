@@ -31,6 +31,7 @@ import numpy.typing as npt
 from scipy.interpolate import PchipInterpolator
 from scipy.optimize import isotonic_regression
 
+from selector.core.depthtable import Line
 from selector.core.prefillcost import PrefillCost
 from selector.errors import DomainError
 
@@ -108,7 +109,7 @@ class StepCost:
         j_table, j_slopes = self._tabulate(by_batch, measured_contexts, "step_j", kv.j_per_token)
         # Per batch the lines that start at each knot: (knot, ms there, ms per token, J there, J per token). Plain
         # tuples, since scalar lookups in numpy arrays cost ten times as much.
-        self._rows: list[list[tuple[float, float, float, float, float]]] = [
+        self._rows: list[list[Line]] = [
             list(zip(self._knots, ms.tolist(), ms_rise, j.tolist(), j_rise, strict=True))
             for ms, ms_rise, j, j_rise in zip(
                 ms_table, self._rises(ms_table, ms_slopes), j_table, self._rises(j_table, j_slopes), strict=True
@@ -191,12 +192,19 @@ class StepCost:
 
     def plus(self, step_ms: float, step_j: float) -> StepCost:
         """The cost of the same steps with something in each that takes so long, and so many joules, at any load."""
-        dearer = copy(self)
-        dearer._rows = [
-            [(knot, ms + step_ms, ms_rise, j + step_j, j_rise) for knot, ms, ms_rise, j, j_rise in row]
-            for row in self._rows
-        ]
-        return dearer
+        return self.with_lines(
+            [
+                [(knot, ms + step_ms, ms_rise, j + step_j, j_rise) for knot, ms, ms_rise, j, j_rise in row]
+                for row in self._rows
+            ]
+        )
+
+    def with_lines(self, rows: Sequence[Sequence[Line]]) -> StepCost:
+        """The same measured cells with other costs: the `lines` of each batch from the smallest to one above the
+        largest measured one, from the same knots on."""
+        other = copy(self)
+        other._rows = [list(row) for row in rows]
+        return other
 
     def estimate(self, batch: float, context_tokens: float) -> StepEstimate:
         """Like `step`, with the flag that says whether the point lies outside the measured cells."""
@@ -215,7 +223,7 @@ class StepCost:
         tolerance = _COVERED_WITHIN * (1.0 + context_tokens)
         return contexts[0] - tolerance <= context_tokens <= contexts[1] + tolerance
 
-    def lines(self, batch: int) -> Sequence[tuple[float, float, float, float, float]]:
+    def lines(self, batch: int) -> Sequence[Line]:
         """T and E of one batch over the context, as a chain of lines, one from each of `context_knots` on.
 
         (context, ms there, ms per token beyond, J there, J per token beyond). What `step` computes, for those who ask
@@ -318,6 +326,8 @@ class ArmCost:
     step: StepCost
     prefill: PrefillCost
     idle: IdlePower
+    graphs: tuple[int, ...] = ()
+    """Batches, rising, to which `step` is padded (see `graphpadding`); empty where it is not."""
 
     def active_step_j(self, batch: float, context_tokens: float, idle_w: float) -> float:
         """A(b, c) = E(b, c) − P_idle · T(b, c): what a step costs beyond idling; 0 at batch 0."""

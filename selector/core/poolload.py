@@ -121,7 +121,7 @@ class PoolLoad:
         self._deviate = normal_deviate(quantile)
         for demand, share in shares:
             inverse += share / acceptance.accept_length(arm, demand.text_type)
-            stall_ms, j = spec.cost.prefill.stall(demand.prompt_tokens)
+            stall_ms, j = spec.cost.prefill.mean_stall(demand.prompt_tokens)
             prefill_s += share * stall_ms / 1e3 / demand.output_tokens
             prefill_j += share * j / demand.output_tokens
             if demand.tbt_target_ms is not None:

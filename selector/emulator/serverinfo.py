@@ -116,6 +116,8 @@ def _arguments(site: Site) -> dict[str, object]:
         "model_path": site.model_path,
         "tokenizer_path": site.model_path,
         "context_length": site.limits.context_tokens,
+        "cuda_graph_bs_decode": list(spec.cost.graphs) or None,
+        "cuda_graph_bs_prefill": list(spec.cost.prefill.graphs) or None,
         "dtype": "bfloat16",
         "kv_cache_dtype": "auto",
         "max_running_requests": spec.max_running_requests,

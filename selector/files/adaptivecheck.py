@@ -23,12 +23,11 @@ from selector.files.depthcosts import (
     STEPS_FLAG,
     DepthCosts,
     depth_costs,
-    flag_value,
-    graph_batches,
     lets_draft_rest,
     survivals_of_text,
 )
 from selector.files.fleet import LoadedFleet
+from selector.files.launchflags import flag_value, graph_batches
 from selector.files.profile import Arm, Profile
 from selector.files.schedulereport import SEED
 

@@ -15,6 +15,9 @@ from selector.files.validation import FileModel
 VERIFY_BUDGET = "dspark_force_budget_frac"
 """The live setting of DSPARK: the share of the drafts that is verified, in (0, 1]."""
 
+RAGGED_VERIFY = "SGLANG_RAGGED_VERIFY_MODE"
+"""In the environment of a DSPARK server: whether its budget counts (`compact`)."""
+
 NonNegative = Annotated[float, Field(ge=0)]
 
 
@@ -29,6 +32,15 @@ class PrefillPoint(FileModel):
     spread_frac: NonNegative | None = None
 
 
+class LonePass(FileModel):
+    """A pass over a single prompt that is no short one."""
+
+    prompt_tokens: PositiveInt
+    ms: PositiveFloat
+    j: PositiveFloat
+    repeats: PositiveInt | None = None
+
+
 class PrefillPass(FileModel):
     """The least that a prefill pass takes: one over a single short prompt."""
 
@@ -37,9 +49,19 @@ class PrefillPass(FileModel):
     j: PositiveFloat
     provenance: str
     repeats: PositiveInt | None = None
+    longer: tuple[LonePass, ...] | None = None
+    """Measured alike: what a pass takes beside its work."""
     resume_ms: NonNegative = 0.0
     """After any pass, until those who were decoding go on."""
     resume_provenance: str | None = None
+
+    @property
+    def every_length(self) -> tuple[LonePass, ...]:
+        """The pass and the longer ones, shortest first."""
+        return (
+            LonePass(prompt_tokens=self.prompt_tokens, ms=self.ms, j=self.j, repeats=self.repeats),
+            *(self.longer or ()),
+        )
 
 
 class Slope(FileModel):

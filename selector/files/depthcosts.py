@@ -17,7 +17,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from selector.core.cost import StepCost
 from selector.core.depthsurvival import continued_survivals, geometric_survivals, survivals_with_mean
@@ -143,26 +142,6 @@ def survivals_of_length(accept_length: float, at_depth: int, deepest: int) -> tu
     except DomainError as bad:
         raise UsageError("--accept-length", str(bad), f"a depth of {at_depth} yields 1 to {at_depth + 1}") from None
     return geometric_survivals(rate, deepest)
-
-
-def graph_batches(flags: Sequence[str]) -> tuple[int, ...]:
-    """Batches of the CUDA graphs that launch flags name, rising; empty where they name none."""
-    for flag in ("--cuda-graph-bs-decode", "--cuda-graph-bs"):
-        if flag in flags:
-            return numbers_behind(flags, flag)
-    return ()
-
-
-def numbers_behind(flags: Sequence[str], flag: str) -> tuple[int, ...]:
-    """The whole numbers that stand behind a launch flag, rising; empty where it is not given."""
-    after = flags[flags.index(flag) + 1 :] if flag in flags else ()
-    return tuple(sorted(int(word) for word in takewhile(str.isdigit, after)))
-
-
-def flag_value(flags: Sequence[str], flag: str) -> str | None:
-    """What stands behind a launch flag; `None` where it is not given."""
-    at = flags.index(flag) + 1 if flag in flags else len(flags)
-    return flags[at] if at < len(flags) else None
 
 
 def _arms_by_depth(profile: Profile, where: str, algorithm: str | None) -> dict[int, str]:

@@ -60,7 +60,10 @@ class Prefill(FileModel):
     points: tuple[tuple[PositiveFloat, PositiveFloat], ...] = Field(min_length=1)
     """(prompt tokens, ms)."""
     floor_ms: NonNegativeFloat = 0.0
+    beside_ms: NonNegativeFloat = 0.0
     resume_ms: NonNegativeFloat = 0.0
+    graphs: tuple[PositiveInt, ...] = ()
+    """Tokens of the CUDA graphs that passes are padded to; none: no pass is."""
 
 
 class DepthFile(FileModel):
@@ -125,7 +128,14 @@ class DepthFile(FileModel):
         if list(known.points) != sorted(known.points):
             raise DomainError(f"the points of a prefill must rise with the prompt: {list(known.points)}")
         points = [(tokens, ms, 0.0) for tokens, ms in known.points]  # what they take in joules does not count here
-        return EnginePrefillShare(PrefillCost(points, floor_ms=known.floor_ms, resume_ms=known.resume_ms))
+        cost = PrefillCost(
+            points,
+            floor_ms=known.floor_ms,
+            beside_ms=known.beside_ms,
+            resume_ms=known.resume_ms,
+            graphs=known.graphs,
+        )
+        return EnginePrefillShare(cost)
 
 
 def options_of(options: ChoiceOptions) -> Options:

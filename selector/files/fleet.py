@@ -87,6 +87,9 @@ class Backend(FileModel):
     max_running_requests: PositiveInt = 64
     max_kv_tokens: PositiveInt = 400_000
     max_context_tokens: PositiveInt = 8_192
+    launch_flags: tuple[str, ...] = ()
+    """SGLang flags that it is launched with beyond the profile's, such as its lists of CUDA graphs: what is padded to
+    those is priced so."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the server's API key."""
 
@@ -282,15 +285,15 @@ def backend_spec(fleet: Fleet, index: int, where: str, profiles: dict[str, Profi
         name=backend.name,
         arm=backend.arm,
         gpus=backend.gpus,
-        cost=profile.cost(backend.arm),
+        cost=profile.cost(backend.arm, backend.launch_flags),
         max_running_requests=backend.max_running_requests,
         max_kv_tokens=backend.max_kv_tokens,
         max_context_tokens=min(backend.max_context_tokens, arm.max_context_tokens or backend.max_context_tokens),
         cannot_serve=frozenset(arm.cannot_serve),
-        settings=profile.settings(backend.arm),
+        settings=profile.settings(backend.arm, backend.launch_flags),
     )
     try:
-        return with_own_depth(spec, profile) if arm.depths else spec
+        return with_own_depth(spec, profile, backend.launch_flags) if arm.depths else spec
     except InputError as bad:
         remedy = "correct what the arm is launched with, or export it again"
         raise FleetError(f"{place}.arm", str(bad), remedy) from None

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from selector.core.types import TEXT_TYPES
 from selector.errors import FleetError, InputError, PolicyError
 from selector.files.adaptivecheck import schedule_trouble
-from selector.files.arm import VERIFY_BUDGET
+from selector.files.arm import RAGGED_VERIFY, VERIFY_BUDGET
 from selector.files.capabilities import capability_trouble
 from selector.files.fleet import Fleet, LoadedFleet, backend_spec
 from selector.files.policy import LoadedPolicy, load_policy_file
@@ -174,7 +174,6 @@ def _warnings(loaded: LoadedFleet, environ: Mapping[str, str]) -> Iterator[Findi
 
 Phrases = tuple[str, str, str]
 
-_RAGGED = "SGLANG_RAGGED_VERIFY_MODE"
 _COST_TABLE = "--speculative-dspark-sps-table-path"
 
 
@@ -288,7 +287,7 @@ def _budgets(loaded: LoadedFleet) -> Iterator[Phrases]:
         lacking = [
             words
             for words, there in (
-                (f"{_RAGGED}=compact", arm.launch.env.get(_RAGGED) == "compact"),
+                (f"{RAGGED_VERIFY}=compact", arm.launch.env.get(RAGGED_VERIFY) == "compact"),
                 (_COST_TABLE, _COST_TABLE in arm.launch.flags),
             )
             if not there

@@ -90,7 +90,7 @@ def _command(
         *("--host", _host(backend), "--port", str(_port(backend, index))),
         *(("--tp-size", str(profile.gpu.count)) if profile.gpu.count > 1 else ()),
         *profile.common_flags,
-        *(_filled(flag, paths) for flag in arm.launch.flags),
+        *(_filled(flag, paths) for flag in (*arm.launch.flags, *backend.launch_flags)),
         *("--max-running-requests", str(backend.max_running_requests)),
         *("--max-total-tokens", str(backend.max_kv_tokens)),
         *("--context-length", str(spec.max_context_tokens)),

@@ -10,6 +10,7 @@ alone: that does for predictions, and an engine can then not be simulated.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,27 +33,29 @@ from selector.files.depthcosts import (
     ADAPTIVE_CONFIG_FLAG,
     STEPS_FLAG,
     depth_table,
-    flag_value,
-    graph_batches,
     lets_draft_rest,
     with_draft_along,
 )
 from selector.files.depthfile import VARIABLE, DepthFile, load_depth_file
+from selector.files.launchflags import flag_value, graph_batches
 from selector.files.profile import Profile
 
 
-def with_own_depth(spec: BackendSpec, profile: Profile) -> BackendSpec:
-    """The backend of an arm that has depths, told of them. Raises `InputError` as `own_depth` does."""
+def with_own_depth(spec: BackendSpec, profile: Profile, flags: Sequence[str] = ()) -> BackendSpec:
+    """The backend of an arm that has depths, told of them; `flags` are those of its server beyond the profile's.
+
+    Raises `InputError` as `own_depth` does.
+    """
     arm = profile.arm(spec.arm)
-    steps = _steps(profile, arm)
+    steps = _steps(profile, arm, flags)
     depths = tuple(
         replace(spec, arm=name, cost=replace(spec.cost, arm=name, verify_tokens=depth + 1, step=steps[depth]))
         for depth, name in _by_depth(profile, arm).items()
     )
-    return replace(spec, depths=depths, own_depth=own_depth(profile, spec.arm, spec.max_running_requests))
+    return replace(spec, depths=depths, own_depth=own_depth(profile, spec.arm, spec.max_running_requests, flags))
 
 
-def own_depth(profile: Profile, name: str, most_requests: int) -> OwnDepth:
+def own_depth(profile: Profile, name: str, most_requests: int, flags: Sequence[str] = ()) -> OwnDepth:
     """How the arm of that name, which has depths, chooses; its server has at most so many requests in a batch.
 
     Raises `InputError` for a file that is there and cannot be read, and where it leaves nothing to choose.
@@ -68,7 +71,7 @@ def own_depth(profile: Profile, name: str, most_requests: int) -> OwnDepth:
     try:
         if VARIABLE in arm.launch.env:
             return _by_plugin(arm, load_depth_file(Path(arm.launch.env[VARIABLE])), depths)
-        return _by_schedule(profile, arm, path, most_requests)
+        return _by_schedule(profile, arm, path, most_requests, (*flags, *arm.launch.flags, *profile.common_flags))
     except DomainError as bad:
         raise ProfileError(where, str(bad), "name the arms of its depths, and export the file for them") from None
 
@@ -85,19 +88,20 @@ def _by_plugin(arm: Arm, file: DepthFile, depths: tuple[int, ...]) -> OwnDepth:
     )
 
 
-def _by_schedule(profile: Profile, arm: Arm, path: str | None, most_requests: int) -> OwnDepth:
+def _by_schedule(profile: Profile, arm: Arm, path: str | None, most_requests: int, flags: Sequence[str]) -> OwnDepth:
     schedule = DEFAULT_SCHEDULES[max(DEFAULT_SCHEDULES)] if path is None else read_adaptive_config(Path(path))
-    steps = _steps(profile, arm)
-    table, graphs = depth_table(steps), graph_batches((*arm.launch.flags, *profile.common_flags))
+    steps = _steps(profile, arm, flags)
+    table, graphs = depth_table(steps), graph_batches(flags)
     return OwnDepth(
         start=partial(ScheduledDepths, schedule, table, graphs, start_depth=_start_depth(arm, tuple(steps))),
         tiers=tiers_by_batch(priced_schedule(schedule, table), graphs, most_requests),
     )
 
 
-def _steps(profile: Profile, arm: Arm) -> dict[int, StepCost]:
-    """Costs of a step at each depth of an arm that chooses among some."""
-    steps = {depth: profile.cost(name).step for depth, name in _by_depth(profile, arm).items()}
+def _steps(profile: Profile, arm: Arm, flags: Sequence[str]) -> dict[int, StepCost]:
+    """Costs of a step at each depth of an arm that chooses among some, on its server: its graphs hold every depth."""
+    served_with = (*flags, *arm.launch.flags)
+    steps = {depth: profile.cost(name, served_with).step for depth, name in _by_depth(profile, arm).items()}
     return with_draft_along(steps, draft_rests=lets_draft_rest(arm.launch.env))
 
 

@@ -13,22 +13,26 @@ Version 1. Readers refuse other versions rather than guess.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from selector.core.acceptance import HALF_LIFE_REQUESTS, REFINE_KEYS, AcceptanceModel, AcceptancePrior
-from selector.core.cost import ArmCost, IdlePower
+from selector.core.cost import ArmCost, IdlePower, StepCost
+from selector.core.graphpadding import padded_steps
 from selector.core.livesettings import ArmSetting
 from selector.core.prefillcost import PrefillCost
 from selector.errors import DomainError, ProfileError
 from selector.files.arm import (
+    RAGGED_VERIFY,
     Acceptance,
     Arm,
     Launch,
     LiveSetting,
+    LonePass,
     PrefillPass,
     PrefillPoint,
     SettingValue,
@@ -37,6 +41,7 @@ from selector.files.arm import (
     step_cost,
 )
 from selector.files.armdepths import depths_problem, with_those_of_the_deepest
+from selector.files.launchflags import graph_batches, prefill_graphs
 from selector.files.shipped import profile_path
 from selector.files.validation import FileModel, read_text, validated
 
@@ -49,6 +54,7 @@ __all__ = [
     "Idle",
     "Launch",
     "LiveSetting",
+    "LonePass",
     "PrefillPass",
     "PrefillPoint",
     "Profile",
@@ -169,40 +175,69 @@ class Profile(FileModel):
             )
         return self.arms[name]
 
-    def prefill_cost(self, name: str) -> PrefillCost:
-        """The cost model of prefill on an arm."""
+    def launched_with(self, name: str, flags: Sequence[str] = ()) -> tuple[str, ...]:
+        """The flags of a server of an arm, `flags` of its own among them; of one given twice the first holds."""
+        return (*flags, *self.arm(name).launch.flags, *self.common_flags)
+
+    def step_graphs(self, name: str, flags: Sequence[str] = ()) -> tuple[int, ...]:
+        """Batches that steps of such a server are padded to, rising; empty where its flags name none.
+
+        Where only a part of the drafts is verified, graphs are of so many tokens, not requests, and none are told here.
+        """
+        by_tokens = self.arm(name).launch.env.get(RAGGED_VERIFY, "").lower() == "compact"
+        return () if by_tokens else graph_batches(self.launched_with(name, flags))
+
+    def prefill_cost(self, name: str, flags: Sequence[str] = ()) -> PrefillCost:
+        """The cost model of prefill on an arm, served with `flags` beyond the profile's."""
         arm = self.arm(name)
+        points = [(p.prompt_tokens, p.ms, p.j) for p in arm.prefill or self.prefill]
         floor = arm.prefill_pass
+        beside_ms, beside_j = self._beside(points, floor.longer) if floor and floor.longer else (0.0, 0.0)
         return PrefillCost(
-            [(p.prompt_tokens, p.ms, p.j) for p in arm.prefill or self.prefill],
+            points,
+            beside_ms=beside_ms,
+            beside_j=beside_j,
             floor_ms=floor.ms if floor else 0.0,
             floor_j=floor.j if floor else 0.0,
             resume_ms=floor.resume_ms if floor else 0.0,
+            graphs=prefill_graphs(self.launched_with(name, flags)),
         )
 
-    def cost(self, name: str) -> ArmCost:
-        """The cost model of an arm, as launched."""
-        arm = self.arm(name)
+    def _beside(self, points: Sequence[tuple[float, float, float]], alone: Sequence[LonePass]) -> tuple[float, float]:
+        """(ms, J) by which prompts alone in a pass exceed their work, in the mean; a board idles at least."""
+        work = PrefillCost(points).work
+        ms = max(0.0, fmean(one.ms - work(one.prompt_tokens)[0] for one in alone))
+        j = fmean(one.j - work(one.prompt_tokens)[1] for one in alone)
+        return ms, max(j, self.gpu.count * self.idle.served_w * ms / 1e3)
+
+    def cost(self, name: str, flags: Sequence[str] = ()) -> ArmCost:
+        """The cost model of an arm, as launched, with `flags` beyond the profile's.
+
+        Cells are what a batch costs in a graph of its own; where the flags name graphs, others are padded to them.
+        """
+        arm, graphs = self.arm(name), self.step_graphs(name, flags)
         return ArmCost(
             arm=name,
             verify_tokens=arm.verify_tokens,
-            step=step_cost(arm.cells, arm.context_slope),
-            prefill=self.prefill_cost(name),
+            step=padded_steps(step_cost(arm.cells, arm.context_slope), graphs),
+            prefill=self.prefill_cost(name, flags),
             idle=IdlePower(bare_w=self.idle.bare_w, served_w=self.idle.served_w),
+            graphs=graphs,
         )
 
-    def settings(self, name: str) -> tuple[ArmSetting, ...]:
+    def settings(self, name: str, flags: Sequence[str] = ()) -> tuple[ArmSetting, ...]:
         """What the live settings of an arm can be, as launched first; empty for an arm without."""
-        arm = self.arm(name)
+        arm, graphs = self.arm(name), self.step_graphs(name, flags)
         if arm.live_setting is None:
             return ()
         knob, launched = arm.live_setting.name, arm.live_setting.launched
+
+        def step(cells: Iterable[StepCell]) -> StepCost:
+            return padded_steps(step_cost(cells, arm.context_slope), graphs)
+
         return (
-            ArmSetting(values={knob: launched}, step=step_cost(arm.cells, arm.context_slope), launched=True),
-            *(
-                ArmSetting(values={knob: other.value}, step=step_cost(other.cells, arm.context_slope))
-                for other in arm.live_setting.others
-            ),
+            ArmSetting(values={knob: launched}, step=step(arm.cells), launched=True),
+            *(ArmSetting(values={knob: other.value}, step=step(other.cells)) for other in arm.live_setting.others),
         )
 
     def acceptances(self, name: str, *, named: str | None = None) -> Iterable[tuple[str, Mapping[str, Acceptance]]]:

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from selector.core.prefillcost import PrefillCost
-from selector.files.profile import PrefillPass, PrefillPoint, Provenance
+from selector.files.profile import LonePass, PrefillPass, PrefillPoint, Provenance
 from selector.profiler.cells import Cell, InterruptionCell, PrefillCell
 from selector.profiler.checks import spread_frac
 from selector.profiler.provenance import measured_provenance
@@ -70,45 +70,51 @@ def scaled_points(
 
 
 def lone_pass(cells: Sequence[Cell], arm: str, key: str, provenance: dict[str, Provenance]) -> PrefillPass | None:
-    """What a pass over a single short prompt took on the arm, the shortest if there are several; `None` if there is
-    none."""
-    alone = _metered(cells, arm, alone=True)
-    if not alone:
+    """What a pass over a single prompt took on the arm, by length from the shortest on; `None` if there is none."""
+    by_length: dict[int, list[PrefillCell]] = {}
+    for cell in sorted(_metered(cells, arm, alone=True), key=lambda cell: cell.prompt_tokens):
+        by_length.setdefault(cell.prompt_tokens, []).append(cell)
+    if not by_length:
         return None
-    tokens = min(cell.prompt_tokens for cell in alone)
-    same = [cell for cell in alone if cell.prompt_tokens == tokens]
-    provenance[key] = measured_provenance(same[0].origin, _ALONE)
-    return PrefillPass(
-        prompt_tokens=tokens,
-        ms=round(fmean(cell.ms for cell in same), 4),
-        j=round(_mean_j(same), 5),
-        provenance=key,
-        repeats=len(same),
-    )
+    provenance[key] = measured_provenance(next(iter(by_length.values()))[0].origin, _ALONE)
+    alone = [
+        LonePass(
+            prompt_tokens=tokens,
+            ms=round(fmean(cell.ms for cell in same), 4),
+            j=round(_mean_j(same), 5),
+            repeats=len(same),
+        )
+        for tokens, same in by_length.items()
+    ]
+    return PrefillPass(**alone[0].model_dump(), provenance=key, longer=tuple(alone[1:]) or None)
 
 
 def resumption(
     cells: Sequence[Cell], arm: str, alone: PrefillPass, key: str, provenance: dict[str, Provenance]
 ) -> dict[str, Any]:
-    """Fields of the pass: how long running requests wait beyond it; none where no prompt of its length was measured.
+    """Fields of the pass: how long running requests wait beyond it, in the mean over the lengths measured both ways;
+    none where there is no such length.
 
-    A pass that delays them by less than it takes alone, since it overlaps with their steps, leaves nothing to resume.
+    Passes that delay them by less than they take alone, since they overlap with their steps, leave nothing to resume.
     """
-    same = [
-        cell
-        for cell in cells
-        if isinstance(cell, InterruptionCell) and cell.arm == arm and cell.prompt_tokens == alone.prompt_tokens
-    ]
-    if not same:
+    passes_ms = {one.prompt_tokens: one.ms for one in alone.every_length}
+    by_length: dict[int, list[InterruptionCell]] = {}
+    for cell in cells:
+        if isinstance(cell, InterruptionCell) and cell.arm == arm and cell.prompt_tokens in passes_ms:
+            by_length.setdefault(cell.prompt_tokens, []).append(cell)
+    if not by_length:
         return {}
+    same = [cell for _, cells_of_length in sorted(by_length.items()) for cell in cells_of_length]
+    stalls_ms = {tokens: fmean(cell.stall_ms for cell in each) for tokens, each in sorted(by_length.items())}
     running = ", ".join(str(count) for count in sorted({cell.running for cell in same}))
-    stall_ms = fmean(cell.stall_ms for cell in same)
     provenance[key] = measured_provenance(
         same[0].origin,
-        f"a lone prompt of {alone.prompt_tokens} tokens put the next step of {running} running requests off by "
-        f"{stall_ms:.2f} ms ({sum(cell.prompts for cell in same)} prompts), less the pass alone",
+        f"a lone prompt of {' or '.join(map(str, stalls_ms))} tokens put the next step of {running} running requests "
+        f"off by {' or '.join(f'{stall_ms:.2f}' for stall_ms in stalls_ms.values())} ms "
+        f"({sum(cell.prompts for cell in same)} prompts), less the pass alone",
     )
-    return {"resume_ms": round(max(0.0, stall_ms - alone.ms), 3), "resume_provenance": key}
+    resume_ms = fmean(stall_ms - passes_ms[tokens] for tokens, stall_ms in stalls_ms.items())
+    return {"resume_ms": round(max(0.0, resume_ms), 3), "resume_provenance": key}
 
 
 def _metered(cells: Sequence[Cell], arm: str, *, alone: bool) -> list[PrefillCell]:

@@ -15,12 +15,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from selector.errors import InputError
+from selector.files.arm import RAGGED_VERIFY
 from selector.files.profile import Arm, Profile, StepCell, Target
 from selector.profiler.modelsize import ModelSize
 
 _BYTES_PER_PARAMETER = 2.0
 _ADAPTIVE = "--speculative-adaptive"
-_RAGGED, _STATIC = "SGLANG_RAGGED_VERIFY_MODE", "static"
+_STATIC = "static"
 _IMPOSSIBLE = "remove that line from cells.jsonl and measure it again"
 
 
@@ -74,7 +75,7 @@ def size_of(target: Target) -> ModelSize:
 
 def least_verified(arm: Arm) -> int:
     """Fewest tokens that a step of the arm may verify per request: 1 where the engine itself chooses how many."""
-    chooses = _ADAPTIVE in arm.launch.flags or arm.launch.env.get(_RAGGED, _STATIC) != _STATIC
+    chooses = _ADAPTIVE in arm.launch.flags or arm.launch.env.get(RAGGED_VERIFY, _STATIC) != _STATIC
     return 1 if chooses else arm.verify_tokens
 
 

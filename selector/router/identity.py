@@ -10,11 +10,12 @@ but for the algorithm: a server that names none does not speculate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from selector.core.policy import BackendSpec
 from selector.files.arm import VERIFY_BUDGET
+from selector.files.launchflags import graph_batches, prefill_graphs
 from selector.files.profile import NO_DRAFTER, Arm, Profile
 from selector.router.loads import ServerFacts
 
@@ -62,8 +63,8 @@ def arm_mismatches(info: ServerInfo, arm: Arm) -> tuple[Mismatch, ...]:
 
 
 def deployment_mismatches(info: ServerInfo, spec: BackendSpec, profile: Profile) -> tuple[Mismatch, ...]:
-    """Differences of the same arm: model name, limits below the fleet file's, tensor parallel size, release, or
-    verify budgets that it would take and ignore."""
+    """Differences of the same arm: model name, limits below the fleet file's, tensor parallel size, release, verify
+    budgets that it would take and ignore, or CUDA graphs that it pads to and nobody reckons with."""
     found = []
     names = {_last_part(str(info[key])) for key in _NAME_FIELDS if info.get(key) is not None}
     if names and profile.target.name.lower() not in {name.lower() for name in names}:
@@ -83,10 +84,25 @@ def deployment_mismatches(info: ServerInfo, spec: BackendSpec, profile: Profile)
     if knob is not None and knob.name == VERIFY_BUDGET and info.get(_COST_TABLE, "") is None:
         expected = "a cost table, without which verify budgets are ignored"
         found.append(Mismatch(field=_COST_TABLE, expected=expected, found=None))
+    found += _graph_mismatches(info, spec, profile)
     release = profiled_release(profile)
     if release and info.get("version") is not None and info["version"] != release:
         found.append(Mismatch(field="version", expected=f"{release}, as profiled", found=info["version"]))
     return tuple(found)
+
+
+def _graph_mismatches(info: ServerInfo, spec: BackendSpec, profile: Profile) -> Iterable[Mismatch]:
+    """Lists of graphs that the server was given by hand (`None` stands for SGLang's own), and is not priced by."""
+    by_profile = profile.launched_with(spec.arm)
+    priced = {
+        "cuda_graph_bs_prefill": (spec.cost.prefill.graphs, prefill_graphs(by_profile)),
+        "cuda_graph_bs_decode": (spec.cost.graphs, graph_batches(by_profile)),
+    }
+    for field, (reckoned, launched) in priced.items():
+        given = info.get(field)
+        if isinstance(given, Sequence) and tuple(sorted(given)) not in (reckoned, launched):
+            expected = list(reckoned) or "no list, or the one in the backend's launch_flags"
+            yield Mismatch(field=field, expected=expected, found=given)
 
 
 def model_change(before: ServerFacts | None, now: ServerFacts, target: str) -> str | None:

@@ -375,7 +375,7 @@ class ServerModel:
             # What a pass takes beside its tokens is paid once, but attention is not that of one long prompt.
             whole_ms, whole_j = prefill.work(tokens)
             ms, j = min(ms, whole_ms), min(j, whole_j)
-        ms, j = prefill.of_pass(ms, j)
+        ms, j = prefill.of_pass(ms, j, tokens)
         if self._jobs:
             # Nothing is computed while those who decode wait for their next step.
             ms, j = ms + prefill.resume_ms, j + self.cost.idle.watts(1) * prefill.resume_ms / 1e3

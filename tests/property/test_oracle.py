@@ -16,7 +16,7 @@ from selector.files.trace import TraceRequest, load_trace
 from selector.simulator.engine import Run, SimulatedRequest, Simulation
 from selector.simulator.oracle import Effort, oracle
 from selector.simulator.report import attainment
-from tests.fleets import ARMS, backend_spec, policy_context, specs_of
+from tests.fleets import ARMS, backend_spec, policy_context, specs_of, with_graphs
 from tests.oraclecases import TEXT, accepts, every_assignment, small_case
 
 POLICIES = (
@@ -31,6 +31,7 @@ backends = st.tuples(
     st.sampled_from([9_000, 30_000, 400_000]),  # KV tokens
     st.sampled_from([2_500, 8_192]),  # context
     st.sampled_from(["own", "own", "g", "h"]),  # GPU
+    st.booleans(),  # padded to CUDA graphs
 )
 arrivals = st.lists(
     st.tuples(
@@ -61,21 +62,19 @@ def simulate(specs: tuple[BackendSpec, ...], requests: list[SimulatedRequest], p
 )
 @settings(max_examples=40)
 def test_no_policy_beats_it(
-    fleet: list[tuple[str, int, int, int, str]],
+    fleet: list[tuple[str, int, int, int, str, bool]],
     rows: list[tuple[float, int, int, str]],
     policy: str,
     target_ms: float | None,
     seed: int,
 ) -> None:
-    specs = tuple(
-        replace(
-            backend_spec(
-                f"b{index}", arm, max_running_requests=places, max_kv_tokens=kv, max_context_tokens=min(context, kv)
-            ),
-            gpus=(f"own-{index}" if gpu == "own" else gpu,),
+    specs = []
+    for index, (arm, places, kv, context, gpu, graphed) in enumerate(fleet):
+        spec = backend_spec(
+            f"b{index}", arm, max_running_requests=places, max_kv_tokens=kv, max_context_tokens=min(context, kv)
         )
-        for index, (arm, places, kv, context, gpu) in enumerate(fleet)
-    )
+        spec = replace(spec, gpus=(f"own-{index}" if gpu == "own" else gpu,))
+        specs.append(with_graphs(spec) if graphed else spec)
     if policy == "batch_threshold" and not {"none"} < {spec.arm for spec in specs}:
         policy = "round_robin"
     at_s, requests = 0.0, []
@@ -84,7 +83,7 @@ def test_no_policy_beats_it(
         trace = TraceRequest(request_id=f"r{number}", arrival_s=at_s, prompt_tokens=prompt, output_tokens=output)
         target = target_ms if number % 5 else None
         requests.append(SimulatedRequest(trace=trace, text_type=text, slo_class="chat", tbt_target_ms=target))
-    run = simulate(specs, requests, policy, seed)
+    run = simulate(tuple(specs), requests, policy, seed)
     bound = oracle(specs, accepts(specs), requests, seed=seed, attainment=attainment(run.records), effort=BRIEF)
     if run.accepted_tokens == 0:
         assert bound.j_per_accepted_token is None

@@ -95,9 +95,9 @@ def prefill_table(subject: Subject) -> str:
     rows: list[list[Cell | str]] = []
     for name, arm in profile.arms.items():
         least = arm.prefill_pass
-        if least is not None:
-            rows.append([name, Cell(text="alone in a pass", prose=True), f"{least.prompt_tokens:,}",
-                         number(least.ms, 2), number(least.j, 3), "–", "–"])  # fmt: skip
+        for alone in () if least is None else least.every_length:
+            rows.append([name, Cell(text="alone in a pass", prose=True), f"{alone.prompt_tokens:,}",
+                         number(alone.ms, 2), number(alone.j, 3), "–", "–"])  # fmt: skip
         for point in (profile.prefill if name == NO_DRAFTER else arm.prefill) or ():
             floor_ms = None if ceiling is None else ceiling.prefill_floor_ms(point.prompt_tokens)
             rows.append([name, Cell(text="busy server", prose=True), f"{point.prompt_tokens:,}",

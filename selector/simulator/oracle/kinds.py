@@ -153,16 +153,17 @@ def _slope(values: FloatArray, batches: IntArray, contexts: Sequence[float]) -> 
 
 
 class PrefillTable:
-    """Prefill of 0 … n tokens of a prompt: the work alone, without the floor of a pass, which others may pay."""
+    """Prefill of 0 … n tokens of a prompt: the work alone; floor and padding of a pass others may pay."""
 
     def __init__(self, cost: PrefillCost, longest: int) -> None:
         table = np.array([cost.work(tokens) for tokens in range(max(longest, DEFAULT_CHUNK_TOKENS) + 1)])
-        self.pass_ms = cost.of_pass(0.0, 0.0)[0] + cost.resume_ms
+        self.pass_ms = cost.most_beside_work_ms()
         self.ms: FloatArray = table[:, 0]
         self.j: FloatArray = table[:, 1]
         # Of prompts in one pass the whole may cost less than the parts, but no token costs less than these.
         self.least_ms_per_token = float(np.min(np.diff(self.ms)))
-        self.least_j_per_token = float(np.min(np.diff(self.j)))
+        # (A token of padding too: it is priced by the cheapest of all lengths, and the table may end before those.)
+        self.least_j_per_token = min(float(np.min(np.diff(self.j))), cost.token_j)
         self.most_ms_per_token = float(np.max(np.diff(self.ms)))
 
 
@@ -185,7 +186,7 @@ class PrefillBound:
         net_j = min(
             least_j - self._idle_w * own_s, self._energy_frac * least_j - self._idle_w * self._busy_frac * own_s
         )
-        # Every pass over a part of it takes its floor and a resumption at most beside the work.
+        # Every pass over a part of it takes its floor or padding, and a resumption, at most beside the work.
         passes = -(-prompt_tokens // DEFAULT_CHUNK_TOKENS)
         most_s = (float(table.ms[prompt_tokens]) + passes * table.pass_ms) / 1e3 * self._slowdown
         return net_j, todo * table.least_ms_per_token / 1e3, most_s

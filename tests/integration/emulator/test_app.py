@@ -24,7 +24,9 @@ GENERATE = "/generate"
 class Server:
     """One emulated server and an in-memory client for it."""
 
-    def __init__(self, arm: str = "dspark-8", *, api_key: str | None = None, queue: int | None = None, **limits: int):
+    def __init__(
+        self, arm: str = "dspark-8", *, api_key: str | None = None, queue: int | None = None, **limits: object
+    ):
         self.clock = ManualClock()
         spec = fleet_of(arm, **limits).specs[0]
         gpu = EmulatedGpu("gpu0", spec.cost.idle)
@@ -368,6 +370,10 @@ async def test_the_arm_can_be_told_from_the_server_info() -> None:
     assert info["max_queued_requests"] == 7
     assert info["served_model_name"] == "smol"
     assert (await Server("none").call("/server_info")).json()["speculative_algorithm"] is None
+    assert (info["cuda_graph_bs_prefill"], info["cuda_graph_bs_decode"]) == (None, None)
+    flags = ["--cuda-graph-bs-prefill", "512", "64", "--cuda-graph-bs-decode", "8"]
+    padding = (await Server("none", launch_flags=flags).call("/server_info")).json()
+    assert (padding["cuda_graph_bs_prefill"], padding["cuda_graph_bs_decode"]) == ([64, 512], [8])
 
 
 async def test_the_energy_of_a_request_is_on_the_counter() -> None:

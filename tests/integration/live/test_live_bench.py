@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from selector.loadgen.live import free_ports
-from tests.profiles import PROFILE, sparse_document
+from tests.profiles import PROFILE
 
 LIVE = Path(__file__).parents[3] / "bench" / "live"
 
@@ -200,44 +200,21 @@ def test_what_was_measured_is_simulated_anew_with_another_profile(plan: Path) ->
     assert after["simulated"]["tbt_p99_ms"] > 1.2 * before["simulated"]["tbt_p99_ms"]
 
 
-def test_the_time_to_resume_after_a_prefill_is_fitted_to_live_cells_and_written_as_derived(plan: Path) -> None:
-    given = sparse_document()
-    given["arms"]["dspark-8"]["prefill_pass"] = {
-        "prompt_tokens": 128, "ms": 12.0, "j": 6.0, "provenance": "prefill", "resume_ms": 1.0,
-        "resume_provenance": "gpu",
-    }  # fmt: skip
-    (plan / "p.json").write_text(json.dumps(given))
-    (plan / "fleet.toml").write_text((plan / "fleet.toml").read_text().replace(PROFILE, str(plan / "p.json")))
+def test_what_the_plans_servers_pad_to_is_simulated_so(plan: Path) -> None:
     (plan / "plan.toml").write_text(PLAN.format(policies='["static:dspark-8"]'))
     assert run(plan, "--emulate").returncode == 0
-    [row] = rows(plan)
-    simulated_ms = row["simulated"]["tbt_p50_ms"]
-    row["live"]["tbt_p50_ms"] = 2.0 * simulated_ms
-    (plan / "out" / "results.jsonl").write_text(json.dumps(row) + "\n")
-    command = [
-        sys.executable,
-        LIVE / "fit_resume.py",
-        "--plan",
-        plan / "plan.toml",
-        "--out",
-        plan / "out",
-        "--load",
-        "few",
-    ]
-    fit = subprocess.run(
-        [*command, "--load", "few", "--write", plan / "p.json"],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert fit.returncode == 0, fit.stderr
-    written = json.loads((plan / "p.json").read_text())
-    least = written["arms"]["dspark-8"]["prefill_pass"]
-    assert least["resume_ms"] > 1.0
-    assert f"dspark-8     {least['resume_ms']:5.1f} ms" in fit.stdout
-    assert written["provenance"][least["resume_provenance"]]["kind"] == "derived"
-    assert written["arms"]["none"] == given["arms"]["none"]
+    [before] = rows(plan)
+    text = (plan / "plan.toml").read_text()
+    graphs = '"--cuda-graph-bs-decode", "32", "--cuda-graph-bs-prefill", "600"'
+    (plan / "plan.toml").write_text(text.replace("[servers]", f"[servers]\nflags = [{graphs}]"))
+    again = run(plan, "--resimulate")
+    assert again.returncode == 0, again.stderr
+    [after] = rows(plan)
+    assert after["live"] == before["live"]
+    assert after["simulated"]["tbt_p50_ms"] > 1.2 * before["simulated"]["tbt_p50_ms"]
+    assert after["simulated"]["prefill_j"] > 1.05 * before["simulated"]["prefill_j"]
+    written = json.loads((plan / "out" / "fleet" / "profile-0.json").read_text())
+    assert "--cuda-graph-bs-prefill" in written["common_flags"]
 
 
 def test_a_load_can_have_targets_and_policies_of_its_own(plan: Path) -> None:

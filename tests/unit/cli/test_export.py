@@ -13,7 +13,7 @@ from selector import cli
 from selector.core.prefillshare import HALF_LIFE_MS
 from selector.files.adaptiveconfig import parse_adaptive_config
 from selector.files.depthfile import load_depth_file, parse_depth_file
-from selector.files.profile import load_profile
+from selector.files.profile import LonePass, PrefillPass, load_profile, write_profile
 from tests.profiles import PROFILE
 
 Run = Callable[..., tuple[int, str, str]]
@@ -124,6 +124,31 @@ def test_the_plugins_file_holds_costs_survivals_and_target(run: Run, tmp_path: P
     cost = profile.cost("eagle3-k1").step
     for batch in (1, 20, 64, 100):
         assert file.table().step(1, batch, 1_200.0) == pytest.approx(cost.step(batch, 1_200.0), rel=1e-4)
+
+
+def test_the_plugins_file_has_what_passes_are_padded_to_and_take_beside_their_work(tmp_path: Path) -> None:
+    profile = load_profile(PROFILE)
+    arm = profile.arms["eagle3-k3"]
+    least = PrefillPass(
+        prompt_tokens=128, ms=9.0, j=5.0, provenance="gpu", longer=(LonePass(prompt_tokens=1_000, ms=60.0, j=20.0),)
+    )
+    changed = profile.model_copy(
+        update={
+            "common_flags": ("--cuda-graph-bs-prefill", "256", "1024"),
+            "arms": {**profile.arms, "eagle3-k3": arm.model_copy(update={"prefill_pass": least})},
+        }
+    )
+    write_profile(changed, tmp_path / "p.json")
+    out = tmp_path / "depths.json"
+    words = ["export", "depths", "--profile", str(tmp_path / "p.json"), "--text-type", "code", "--out", str(out)]
+    assert cli.main(words) == 0
+    share, cost = load_depth_file(out).prefill_share(), changed.prefill_cost("eagle3-k3")
+    share.prefilled(700)
+    share.stepped(1.0)
+    stall_ms = cost.stall_ms(700)
+    assert stall_ms == pytest.approx(cost.work(700)[0] + 324 * cost.token_ms + cost.beside_ms)
+    assert cost.beside_ms > 10.0
+    assert share.frac == pytest.approx(stall_ms / (stall_ms + HALF_LIFE_MS), rel=0.02)
 
 
 def test_the_plugins_file_is_plain_json_on_standard_output(run: Run) -> None:

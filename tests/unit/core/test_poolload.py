@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from selector.core.capacity import most_tokens_per_s
 from selector.core.poolload import Demand, PoolCurve, PoolLoad
-from tests.fleets import ARMS, acceptance_model, backend_spec
+from tests.fleets import ARMS, acceptance_model, backend_spec, with_graphs
 
 ACCEPTANCE = acceptance_model()
 
@@ -38,6 +38,15 @@ def test_a_point_is_rate_and_power_of_step_costs_with_prefill_in_between() -> No
     prefill_w = point.tokens_per_s * (500 * 0.016 / 250 - 95.0 * prefill_s)
     assert point.power_w == pytest.approx(active_w * (1 - point.tokens_per_s * prefill_s) + prefill_w)
     assert point.tbt_ms == pytest.approx(8e3 / point.tokens_per_s)
+
+
+def test_of_prompts_with_a_mean_length_some_are_padded_to_a_graph() -> None:
+    """500 tokens lie between graphs of 64 and 512: of 65 to 512 those from 256 on are padded, by 128 in the mean."""
+    spec = with_graphs(backend_spec("b", "none"))
+    load = PoolLoad(spec, ((demand(), 1.0),), ACCEPTANCE, 0.9)
+    decoding = 8 / (spec.cost.step.step(8, 625.0)[0] / 1e3)
+    prefill_s = (3e-3 + 0.024e-3 * (500 + 128 * 256 / 448)) / 250
+    assert load.point(8).tokens_per_s == pytest.approx(decoding / (1 + decoding * prefill_s))
 
 
 def test_two_servers_that_take_turns_do_half_as_much_each() -> None:

@@ -7,7 +7,6 @@ import pytest
 from selector.errors import ProfileError, UsageError
 from selector.files.depthcosts import (
     depth_costs,
-    graph_batches,
     survivals_of_length,
     survivals_of_text,
 )
@@ -118,9 +117,3 @@ def test_an_accept_length_that_the_depth_cannot_yield_is_refused() -> None:
     assert 1.0 + sum(survivals_of_length(2.5, 3, 3)) == pytest.approx(2.5)
     with pytest.raises(UsageError, match="--accept-length"):
         survivals_of_length(4.5, 3, 3)
-
-
-def test_batches_of_graphs_are_read_from_launch_flags() -> None:
-    assert graph_batches(("--x", "--cuda-graph-bs-decode", "8", "1", "64", "--y", "3")) == (1, 8, 64)
-    assert graph_batches(("--cuda-graph-bs", "2", "4")) == (2, 4)
-    assert graph_batches(("--x", "1")) == ()

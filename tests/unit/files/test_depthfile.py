@@ -46,6 +46,14 @@ def test_a_choice_is_made_from_what_stands_in_it() -> None:
     assert file.table().step(1, 1, 1_000.0) == (6.0, 2.5)
 
 
+def test_passes_are_padded_to_the_graphs_that_stand_in_it() -> None:
+    prefill = {"arm": "k3", "points": [[100, 10]], "graphs": [256], "beside_ms": 4.0}
+    share = parse_depth_file(json.dumps(document(prefill=prefill)), "here").prefill_share()
+    share.prefilled(200)
+    share.stepped(10.0)
+    assert share.frac == pytest.approx(29.6 / (29.6 + 10.0 + HALF_LIFE_MS), rel=0.01)
+
+
 def test_it_starts_at_the_deepest_depth_that_is_no_deeper_than_asked_for() -> None:
     file = parse_depth_file(json.dumps(document()), "here")
     assert file.choice(start_depth=2).depth == 1

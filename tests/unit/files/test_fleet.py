@@ -136,6 +136,14 @@ def test_specs_follow_the_file_and_the_profile(tmp_path: Path) -> None:
     assert Capability.PENALTIES in specs[1].cannot_serve
 
 
+def test_graphs_that_a_backend_is_launched_with_pad_its_costs_alone() -> None:
+    text = FLEET.replace(
+        'arm = "dspark-8"', 'arm = "dspark-8"\nlaunch_flags = ["--cuda-graph-bs-prefill", "256", "512"]'
+    )
+    plain, padded = loaded(text).specs
+    assert (plain.cost.prefill.graphs, padded.cost.prefill.graphs) == ((), (256, 512))
+
+
 def profile_with(tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> str:
     """Path of a copy of the shipped profile with a change."""
     document = sparse_document()

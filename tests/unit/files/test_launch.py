@@ -54,6 +54,12 @@ def test_the_plain_arm() -> None:
     assert (command.machine, command.notes) == ("host0", ())
 
 
+def test_flags_of_the_backend_come_after_those_of_the_profile() -> None:
+    (command,) = commands(backend("b0", "none", more='launch_flags = ["--dtype", "float16", "--cuda-graph-bs", "64"]'))
+    assert flags(command)["--dtype"] == "float16"
+    assert flags(command)["--cuda-graph-bs"] == "64"
+
+
 def test_a_drafting_arm_has_its_flags_and_draft_model() -> None:
     (command,) = commands(backend("b0", "eagle3-k3"))
     assert flags(command) | {

@@ -12,9 +12,10 @@ import pytest
 from selector.cli import main as drafter_selector
 from selector.core.depthbatch import DepthBatch
 from selector.core.depthengines import PluginDepths, ScheduledDepths
+from selector.core.policy import BackendSpec
 from selector.errors import FleetError, InputError, ProfileError
 from selector.files.fleet import Backend, Fleet, LoadedFleet
-from selector.files.owndepth import own_depth
+from selector.files.owndepth import own_depth, with_own_depth
 from selector.files.profile import Profile, acceptance_model, parse_profile
 from tests.profiles import PROFILE, sparse_document
 
@@ -125,6 +126,23 @@ def test_a_config_file_is_its_schedule_and_the_arms_own_graphs_count(tmp_path: P
     own = own_depth(profile_with(launch=launched(*flags)).model_copy(update={"common_flags": common}), "own", 64)
     assert own.tiers == ((1, (3,)), (5, (0, 1)))
     assert own.start().choose(DepthBatch.alike(4), 500.0).depth == 3
+
+
+def test_its_servers_graphs_pad_the_steps_of_every_depth() -> None:
+    profile = profile_with(launch=launched("--cuda-graph-bs-decode", "16", "32"))
+    own = BackendSpec(
+        name="b",
+        arm="own",
+        gpus=("g",),
+        cost=profile.cost("own"),
+        max_running_requests=64,
+        max_kv_tokens=100_000,
+        max_context_tokens=8_192,
+    )
+    for served_with, graph in (((), 32), (("--cuda-graph-bs-decode", "24", "32"), 24)):
+        for each in with_own_depth(own, profile, served_with).depths[1:]:
+            plain = profile.cost(each.arm).step
+            assert each.cost.step.step(17, 960.0) == pytest.approx(plain.step(graph, 960.0 * 17 / graph), rel=0.01)
 
 
 def test_a_depth_file_is_the_plugins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,6 +117,28 @@ def test_a_profile_survives_writing_and_reading(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["copy.json"]
 
 
+def test_what_a_pass_takes_beside_its_work_is_by_how_much_longer_prompts_alone_exceed_it(document: Document) -> None:
+    arm = document["arms"]["dspark-8"]
+    arm["prefill"] = [{"prompt_tokens": 1000, "ms": 20, "j": 14, "provenance": "gpu"}]
+    arm["prefill_pass"] = {"prompt_tokens": 128, "ms": 12, "j": 5, "provenance": "gpu"}
+    arm["prefill_pass"]["longer"] = [
+        {"prompt_tokens": 1000, "ms": 26, "j": 18},
+        {"prompt_tokens": 2000, "ms": 42, "j": 29},
+    ]
+    cost = parse_profile(json.dumps(document), "p.json").prefill_cost("dspark-8")
+    assert cost.cost(1500) == pytest.approx((30 + 4, 21 + 2.5))
+    assert cost.cost(128) == pytest.approx((12, 5))
+    for one in arm["prefill_pass"]["longer"]:
+        one["j"] = 1
+    idle_j = document["idle"]["served_w"] * 4e-3
+    assert parse_profile(json.dumps(document), "p.json").prefill_cost("dspark-8").cost(1500)[1] == pytest.approx(
+        21 + idle_j
+    )
+    for one in arm["prefill_pass"]["longer"]:
+        one["ms"] = 13
+    assert parse_profile(json.dumps(document), "p.json").prefill_cost("dspark-8").cost(1500) == pytest.approx((30, 21))
+
+
 def test_an_unknown_arm_is_answered_with_the_names_there_are() -> None:
     profile = sparse_profile()
     with pytest.raises(ProfileError, match=r"no arm 'dspark'.*choose one of .*dspark-8.*none"):

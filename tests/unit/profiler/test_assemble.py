@@ -376,6 +376,32 @@ def test_the_time_to_resume_is_the_stall_less_the_pass_alone() -> None:
     assert untold is not None and untold.resume_provenance is None
 
 
+def test_passes_of_several_lengths_are_told_and_the_time_to_resume_is_their_mean() -> None:
+    def interrupted(stall_ms: float, tokens: int) -> InterruptionCell:
+        return InterruptionCell(
+            arm="eagle3-k2", running=15, prompt_tokens=tokens, prompts=50, stall_ms=stall_ms, step_ms=5.8,
+            window_s=5.2, origin=ORIGIN,
+        )  # fmt: skip
+
+    added = [
+        prefill("eagle3-k2", 900, 30.0, 18.0, alone=True),
+        prefill("eagle3-k2", 128, 18.0, 8.0, alone=True),
+        prefill("eagle3-k2", 900, 32.0, 20.0, alone=True),
+        interrupted(33.0, 900),
+        interrupted(22.0, 128),
+        interrupted(90.0, 2_000),
+    ]
+    profile, _ = assemble(CONFIG, [*sweep(), *added], base())
+    least = profile.arms["eagle3-k2"].prefill_pass
+    assert least is not None and (least.prompt_tokens, least.ms) == (128, 18.0)
+    assert [one.model_dump() for one in least.longer or ()] == [
+        {"prompt_tokens": 900, "ms": 31.0, "j": 19.0, "repeats": 2}
+    ]
+    assert least.resume_ms == 3.0, "of 2 and 4 ms; without a pass alone, the longest says nothing"
+    note = str(profile.provenance[str(least.resume_provenance)].note)
+    assert "128 or 900 tokens" in note and "22.00 or 33.00 ms (100 prompts)" in note
+
+
 @pytest.mark.parametrize(
     "choosing",
     [{"flags": ("--draft", "{draft}", "--speculative-adaptive")}, {"env": {"SGLANG_RAGGED_VERIFY_MODE": "compact"}}],

@@ -93,8 +93,13 @@ def test_an_adaptive_arm_may_be_at_any_depth_but_must_be_adaptive() -> None:
 
 @pytest.fixture
 def spec() -> BackendSpec:
+    return spec_with()
+
+
+def spec_with(launch_flags: str = "[]") -> BackendSpec:
     text = (
         f'version = 1\ntarget = "Qwen3-8B"\n[[backends]]\nname = "b"\narm = "none"\ngpus = ["g"]\nprofile = "{FILE}"\n'
+        f"launch_flags = {launch_flags}\n"
     )
     return LoadedFleet(parse_fleet(text, "f.toml"), "f.toml").specs[0]
 
@@ -119,6 +124,19 @@ def test_a_server_as_the_fleet_file_says_has_no_differences(spec: BackendSpec) -
 def test_each_difference_of_the_deployment_is_seen(spec: BackendSpec, field: str, value: object) -> None:
     found = deployment_mismatches(server_info(PROFILE.arms["none"], **{field: value}), spec, PROFILE)
     assert [(m.field, m.found) for m in found] == [(field, value)]
+
+
+@pytest.mark.parametrize("field", ["cuda_graph_bs_prefill", "cuda_graph_bs_decode"])
+def test_graphs_that_the_server_was_given_and_nobody_reckons_with_are_seen(field: str) -> None:
+    plain, told = spec_with(), spec_with(f'["--{field.replace("_", "-")}", "64", "256"]')
+
+    def found(spec: BackendSpec, **info: object) -> list[object]:
+        return [m.found for m in deployment_mismatches(server_info(PROFILE.arms["none"], **info), spec, PROFILE)]
+
+    assert found(plain, **{field: None}) == [], "SGLang's own list"
+    assert found(plain, **{field: [256, 64]}) == [[256, 64]]
+    assert found(told, **{field: [256, 64]}) == []
+    assert found(told, **{field: [64]}) == [[64]]
 
 
 def test_another_model_is_seen_and_another_path_is_not(spec: BackendSpec) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from selector.core.contention import turns_energy, turns_slowdown
 from selector.core.cost import ArmCost
+from selector.core.graphpadding import padded_steps
 from selector.core.prefillcost import PrefillCost
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.server import Job, ServerModel
@@ -70,6 +71,36 @@ def test_short_prompts_share_the_floor_of_a_pass_and_hold_up_running_requests_un
     assert first.first_token_s - first.prefill_started_s == pytest.approx(0.017)
     idle_j = COST.idle.watts(1) * 0.003
     assert first.prefill_j + second.prefill_j == pytest.approx(5.0 + idle_j)
+
+
+def test_prompts_that_share_a_pass_are_padded_to_a_graph_together() -> None:
+    prefill = PrefillCost([(1_000.0, 24.0, 16.0), (8_000.0, 200.0, 135.0)], graphs=(256, 512))
+    model = server(cost=replace(COST, prefill=prefill))
+    model.enqueue(job(0, 300, 400), 0.0)
+    assert model.next_boundary_s() == pytest.approx(512 * 24e-6)
+    model.advance(0.5)
+    late = [job(key, 197, 2, arrived_s=0.5) for key in (1, 2)]
+    for each in late:
+        model.enqueue(each, 0.5)
+    model.advance(1e6)
+    first, second = late
+    assert first.first_token_s == second.first_token_s
+    assert first.first_token_s is not None and first.prefill_started_s is not None
+    assert first.first_token_s - first.prefill_started_s == pytest.approx(512 * 24e-6)
+    assert first.prefill_j + second.prefill_j == pytest.approx(512 * 0.016)
+    assert model.totals.prefill_tokens == 300 + 2 * 197, "what is counted is prompts"
+
+
+def test_a_step_is_padded_to_a_graph() -> None:
+    model = server(cost=replace(COST, step=padded_steps(COST.step, (16, 32))))
+    for key in range(17):
+        model.enqueue(job(key, 100, 400), 0.0)
+    model.advance(0.2)
+    assert model.batch == 17
+    context = sum(each.prompt_tokens + each.delivered(model.step) for each in model.running) / 17
+    end_s = model.next_boundary_s()
+    assert end_s is not None
+    assert 1e3 * (end_s - model.now_s) == pytest.approx(COST.step.step(32, context * 17 / 32)[0], rel=1e-3)
 
 
 def test_a_chunk_takes_several_prompts_up_to_its_size() -> None:

@@ -15,7 +15,7 @@ from selector.simulator.oracle.windows import Clock, windows_of
 from selector.simulator.oracle.work import work_of
 from selector.simulator.run import SimulatedRequest
 from selector.simulator.server import Job, ServerModel
-from tests.fleets import backend_spec
+from tests.fleets import backend_spec, with_graphs
 from tests.oraclecases import accepts
 
 
@@ -28,12 +28,14 @@ from tests.oraclecases import accepts
         min_size=1,
         max_size=25,
     ),
+    st.booleans(),
 )
 @settings(max_examples=60)
 def test_every_request_is_done_no_later_and_no_earlier_than_its_window_says(
-    arm: str, places: int, kv_tokens: int, rows: list[tuple[float, int, int, bool]]
+    arm: str, places: int, kv_tokens: int, rows: list[tuple[float, int, int, bool]], graphed: bool
 ) -> None:
     spec = backend_spec("b", arm, max_running_requests=places, max_kv_tokens=kv_tokens)
+    spec = with_graphs(spec) if graphed else spec
     at_s, requests = 0.0, []
     for number, (gap_s, prompt, output, _) in enumerate(rows):
         at_s += gap_s
