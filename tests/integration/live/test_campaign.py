@@ -90,9 +90,9 @@ def test_what_the_held_servers_measured_joins_the_raw_cells(work: Path) -> None:
     cells = read_cells(work / "all.jsonl")
     assert cells[: len(known)] == known
     new = cells[len(known) :]
-    assert any(isinstance(cell, DecodeCell) and cell.arm == "none" and cell.batch == 2 for cell in new)
-    assert not any(isinstance(cell, PrefillCell) and cell.arm == "none" for cell in new), "these are there"
-    assert all(isinstance(cell, DecodeCell | InterruptionCell) for cell in new)
+    assert any(isinstance(cell, PrefillCell) and (cell.arm, cell.prompt_tokens) == ("none", 1024) for cell in new)
+    assert not any(isinstance(cell, DecodeCell) and cell.arm == "none" for cell in new), "these are there"
+    assert all(isinstance(cell, PrefillCell | InterruptionCell) for cell in new)
 
 
 def test_an_unknown_stretch_is_refused(tmp_path: Path, work: Path) -> None:
