@@ -18,7 +18,6 @@ from selector.core.prediction import (
     AcceptLengths,
     Prediction,
     RunningLoad,
-    goodput,
     keeps_targets,
     predict_with,
 )
@@ -111,13 +110,6 @@ class Look:
     def made(self) -> list[Prediction]:
         """Those made so far."""
         return [found for found in self._made.values() if found is not None]
-
-    def marginal_tokens_per_s(self, index: int) -> float:
-        """By how much the request would raise the accepted tokens per second of a backend that can serve it."""
-        found = self.at(index)
-        assert found is not None
-        load = self._forecast.load(index, self.fleet.backends[index])
-        return goodput(load, self.lengths, found, self._forecast.prefill_frac(found.backend, self.fleet.now_s))[1]
 
     def _taking_turns(self, index: int, load: RunningLoad, prefill_frac: float) -> Prediction:
         """The prediction for a backend that shares its GPU with others."""
@@ -227,8 +219,9 @@ def least_violation(request: RequestView, predictions: Sequence[Prediction]) -> 
     """The least bad of predictions of which none is feasible, and the reason in words.
 
     With a place free somewhere: where the fewest requests are expected to miss their targets because of it, itself and
-    those that run there; of places that are about alike in that, the one where it is fastest: sent where most is lost
-    already, all would wait for each other's prompts. Without a free place: the shortest queue is the least loaded.
+    those that run there; of places that are about alike in that, the one where it is fastest in the mean: sent where
+    most is lost already, all would wait for each other's prompts. (What lies at the quantile has been counted with the
+    misses.) Without a free place: the shortest queue is the least loaded.
     """
     placed = [found for found in predictions if found.fits]
     if not placed:
@@ -237,7 +230,7 @@ def least_violation(request: RequestView, predictions: Sequence[Prediction]) -> 
     missed = [found.missed for found in placed]
     most = min(missed) + _ALIKE_MISSES
     alike = [found for found, misses in zip(placed, missed, strict=True) if misses <= most]
-    best = min(alike, key=lambda found: found.tbt_ms)
+    best = min(alike, key=lambda found: found.mean_tbt_ms)
     target_ms = request.tbt_target_ms
     if target_ms is None or best.meets_target:
         return best, f"every place breaks a running target, least violation: {best.tbt_ms:.1f} ms"

@@ -3,6 +3,11 @@
 A planned arm is filled one backend after the other or, when the plan shares its load between so many backends, where
 the fewest requests are. Beyond the plan the least marginal energy decides, and with no feasible place left, the least
 violation.
+
+Where clients wait for answers, the requests in the system are given, and so is the idle power: what a request does to
+the energy per token beyond the plan is above all how many more tokens per second the fleet makes of them. So there the
+most goodput decides; and it does from the start where the plan has fewer places within the targets than there are
+clients, since then there is nothing to keep idle.
 """
 
 from __future__ import annotations
@@ -49,8 +54,28 @@ class Placing:
         return least_violation(look.request, self._undisturbing(predictions, planned, look.fleet))
 
     def _following(self, plan: Plan, key: DemandKey, look: Look) -> tuple[Prediction, str] | None:
-        """The first place by the plan's preference; beyond the plan, the least marginal energy; else `None`."""
-        arms, views = plan.arms_of.get(key, ()), look.fleet.backends
+        """The first place by the plan's preference, else the best one beyond it; `None` where none is feasible."""
+        arms = plan.arms_of.get(key, ())
+        crowded = plan.closed and not plan.within_targets
+        if not crowded and (found := self._planned(plan, arms, look)) is not None:
+            return found
+        feasible = [found for found in look.all() if found.feasible]
+        if not feasible:
+            return None
+        planned = next(iter(arms), None)
+        if not plan.closed and not plan.within_targets:  # places that others need are left to them
+            feasible = [each for each in feasible if each.arm == planned or each.arm not in plan.batch_of] or feasible
+        placed = self._undisturbing(feasible, planned, look.fleet)
+        if plan.closed:
+            words = "too few places within targets" if crowded else "beyond the plan"
+            best = max(placed, key=lambda found: found.marginal_tokens_per_s)
+            return best, f"{words}, most goodput: {best.marginal_tokens_per_s:+.0f} tokens/s"
+        best = min(placed, key=lambda found: found.marginal_j_per_accepted_token)
+        return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
+
+    def _planned(self, plan: Plan, arms: Sequence[str], look: Look) -> tuple[Prediction, str] | None:
+        """The first feasible place by the plan's preference for a demand."""
+        views = look.fleet.backends
         for rank, arm in enumerate(arms):
             limit = plan.batch_of.get(arm)
             if limit is None:
@@ -68,15 +93,7 @@ class Placing:
                     if sharing is None:
                         return found, f"{words}: request {found.batch} of {limit}"
                     return found, f"{words}: request {found.batch}, evenly over {sharing}"
-        feasible = [found for found in look.all() if found.feasible]
-        if not feasible:
-            return None
-        planned = next(iter(arms), None)
-        if not plan.within_targets:  # places that others need are left to them
-            feasible = [each for each in feasible if each.arm == planned or each.arm not in plan.batch_of] or feasible
-        placed = self._undisturbing(feasible, planned, look.fleet)
-        best = min(placed, key=lambda found: found.marginal_j_per_accepted_token)
-        return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
+        return None
 
     def _filling(self, arm: str, limit: int, views: Sequence[BackendView], *, further: bool) -> Iterator[int]:
         """The arm's backends below a limit, in order; `further`, busy ones beyond it too in order, then idle ones.

@@ -72,6 +72,11 @@ class Plan:
     instead_of: Plan | None = None
     """The assignment in force planned for the same load, where this one costs less."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether it is for clients that wait for their answers: their requests are shared between backends."""
+        return bool(self.backends_of)
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:

@@ -171,6 +171,16 @@ def test_fewer_expected_misses_come_before_a_faster_place() -> None:
     assert best.tbt_ms > predictions[1].tbt_ms
 
 
+def test_of_places_alike_in_misses_the_one_that_is_faster_in_the_mean_is_taken() -> None:
+    """Where hardly any request is within its target, how slow the slowest would be decides nothing."""
+    one, other = crowded((30, 20), (None, None))
+    steady, uneven = one._replace(mean_tbt_ms=5.6, tbt_ms=5.7), other._replace(mean_tbt_ms=5.2, tbt_ms=6.0)
+    assert steady.missed == uneven.missed
+    best, words = least_violation(request_view(tbt_target_ms=1.0), [steady, uneven])
+    assert best is uneven
+    assert words == "no place within target, least violation: 6.0 of 1 ms"
+
+
 def test_a_request_without_a_target_can_only_break_those_of_others() -> None:
     predictions = [found._replace(meets_target=True) for found in crowded((30, 20), (2.0, 2.0))]
     best, words = least_violation(request_view(), predictions)

@@ -356,6 +356,30 @@ def test_only_four_backends_beyond_their_limit_are_looked_at(monkeypatch: pytest
     assert planned.decide(batches, running_ms=breaking).backend == "b4"
 
 
+@pytest.mark.parametrize(
+    ("within_targets", "running_ms", "backend", "reason"),
+    [
+        (True, None, "b0", "planned: request 9, evenly over 1"),
+        # 9 at once take 2.0 ms a token at the quantile: one more on the planned backend would break targets there.
+        (True, 1.8, "b2", "beyond the plan, most goodput: +"),
+        (False, None, "b2", "too few places within targets, most goodput: +"),
+    ],
+)
+def test_where_clients_wait_most_goodput_decides_beyond_the_plan_and_where_places_are_too_few(
+    monkeypatch: pytest.MonkeyPatch, within_targets: bool, running_ms: float | None, backend: str, reason: str
+) -> None:
+    """The fastest place for one more request is an idle block drafter; the cheapest one is beside others."""
+    plan = plan_for(20.0, ("dspark-8",), {"dspark-8": 8}, within_targets=within_targets)
+    plan = replace(plan, backends_of={"dspark-8": 1})
+    planned = Planned(monkeypatch, specs_of("dspark-8", "eagle3-k1", "dflash-16"), plan)
+    running = None if running_ms is None else {0: running_ms}
+    decision = planned.decide([8, 8, 0], target_ms=20.0, running_ms=running)
+    assert decision.backend == backend
+    assert decision.reason.startswith(reason)
+    cheapest = min(decision.candidates, key=lambda each: each.marginal_j_per_accepted_token)
+    assert cheapest.backend != "b2"
+
+
 def test_overflow_does_not_fill_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_for(None, ("dspark-8", "none"), {"dspark-8": 4, "none": 8})
     planned = Planned(monkeypatch, specs_of("dspark-8", "none", "none"), plan)
