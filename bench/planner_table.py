@@ -62,6 +62,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the cells")
     parser.add_argument("--part", action="append", choices=("steady", "ramp", "trace", "shared"))
     parser.add_argument("--gpus", action="append", type=int, choices=tuple(FLEETS), help="fleets of so many alone")
+    parser.add_argument("--load", action="append", help="cells of that load alone: clients, or a trace and its fill")
+    parser.add_argument("--mix", action="append", choices=tuple(MIXES), help="cells of that text alone")
+    parser.add_argument("--target-ms", action="append", type=float, help="cells of that target alone")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument(
         "--anew", action="store_true", help="run min_energy alone in the cells that are there, in place of its runs"
@@ -72,7 +75,11 @@ def main() -> None:
     wanted = [
         cell
         for cell in all_cells(options.quick)
-        if cell.part in (options.part or [cell.part]) and cell.gpus in (options.gpus or [cell.gpus])
+        if cell.part in (options.part or [cell.part])
+        and cell.gpus in (options.gpus or [cell.gpus])
+        and cell.load in (options.load or [cell.load])
+        and cell.mix in (options.mix or [cell.mix])
+        and cell.target_ms in (options.target_ms or [cell.target_ms])
     ]
     done = cells_in(options.rows) if options.rows.exists() else set()
     if options.anew:
