@@ -27,7 +27,7 @@ from selector.core.types import BackendView, Decision, FleetView, LazyCandidates
 _MOST_PREFILL_FRAC = 0.9
 """Bound of the prefill share: a burst of prompts may take longer than the window it is spread over."""
 
-_ALIKE_MISSES = 0.3
+_ALIKE_MISSES = 0.03
 """Expected misses by which places may differ and still count as alike."""
 
 
