@@ -27,7 +27,7 @@ from selector.core.types import BackendView, Decision, FleetView, LazyCandidates
 _MOST_PREFILL_FRAC = 0.9
 """Bound of the prefill share: a burst of prompts may take longer than the window it is spread over."""
 
-_ALIKE_MISSES = 0.03
+ALIKE_MISSES = 0.1
 """Expected misses by which places may differ and still count as alike."""
 
 
@@ -215,7 +215,9 @@ class Forecast:
         return Decision(backend=best.backend, reason=reason, candidates=candidates)
 
 
-def least_violation(request: RequestView, predictions: Sequence[Prediction]) -> tuple[Prediction, str]:
+def least_violation(
+    request: RequestView, predictions: Sequence[Prediction], *, alike_misses: float = ALIKE_MISSES
+) -> tuple[Prediction, str]:
     """The least bad of predictions of which none is feasible, and the reason in words.
 
     With a place free somewhere: where the fewest requests are expected to miss their targets because of it, itself and
@@ -228,7 +230,7 @@ def least_violation(request: RequestView, predictions: Sequence[Prediction]) -> 
         best = min(predictions, key=lambda found: found.batch)
         return best, f"no free place, least loaded: {requests_in_words(best.batch - 1)}"
     missed = [found.missed for found in placed]
-    most = min(missed) + _ALIKE_MISSES
+    most = min(missed) + alike_misses
     alike = [found for found, misses in zip(placed, missed, strict=True) if misses <= most]
     best = min(alike, key=lambda found: found.mean_tbt_ms)
     target_ms = request.tbt_target_ms

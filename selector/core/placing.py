@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from selector.core.forecast import Forecast, Look, least_violation
+from selector.core.forecast import ALIKE_MISSES, Forecast, Look, least_violation
 from selector.core.missrate import MissRate
 from selector.core.planner import DemandKey, Plan
 from selector.core.policy import PolicyContext
@@ -26,6 +26,9 @@ _MOST_BEYOND = 4
 """Backends beyond their limit that are looked at, the least full ones."""
 _HARDLY_ANY_FRAC = 0.02
 """While fewer missed their targets lately, backends are filled beyond their limits before another is woken."""
+_ALIKE_MISSES_CLOSED = 0.03
+"""Where clients wait for answers. Under open arrivals, with their bursts, more counts as alike: what is lost already
+would draw a whole burst to one place, where all would wait for each other's prompts."""
 
 
 class Placing:
@@ -51,7 +54,9 @@ class Placing:
         if not predictions:
             return None
         planned = next(iter(plan.arms_of.get(key, ())), None)
-        return least_violation(look.request, self._undisturbing(predictions, planned, look.fleet))
+        alike_misses = _ALIKE_MISSES_CLOSED if plan.closed else ALIKE_MISSES
+        placed = self._undisturbing(predictions, planned, look.fleet)
+        return least_violation(look.request, placed, alike_misses=alike_misses)
 
     def _following(self, plan: Plan, key: DemandKey, look: Look) -> tuple[Prediction, str] | None:
         """The first place by the plan's preference, else the best one beyond it; `None` where none is feasible."""

@@ -380,6 +380,20 @@ def test_where_clients_wait_most_goodput_decides_beyond_the_plan_and_where_place
     assert cheapest.backend != "b2"
 
 
+@pytest.mark.parametrize(("closed", "backend"), [(True, "b1"), (False, "b0")])
+def test_where_clients_wait_fewer_misses_are_alike_than_where_requests_come_in_bursts(
+    monkeypatch: pytest.MonkeyPatch, closed: bool, backend: str
+) -> None:
+    """The second place is 0.06 better in expected misses of 2.8 ms, and 3.42 instead of 3.33 ms in the mean."""
+    plan = replace(
+        plan_for(2.8, ("dflash-16",), {"dflash-16": 8}, within_targets=False),
+        backends_of={"dflash-16": 1} if closed else {},
+    )
+    decision = Planned(monkeypatch, specs_of("eagle3-k1", "dflash-16"), plan).decide([4, 36], target_ms=2.8)
+    assert decision.backend == backend
+    assert decision.reason.startswith("no place within target, least violation")
+
+
 def test_overflow_does_not_fill_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_for(None, ("dspark-8", "none"), {"dspark-8": 4, "none": 8})
     planned = Planned(monkeypatch, specs_of("dspark-8", "none", "none"), plan)
