@@ -64,7 +64,8 @@ class Placing:
         crowded = plan.closed and not plan.within_targets
         if not crowded and (found := self._planned(plan, arms, look)) is not None:
             return found
-        feasible = [found for found in look.all() if found.feasible]
+        feasible = [found for found in self._emptiest(look) if found.feasible] if crowded else []
+        feasible = feasible or [found for found in look.all() if found.feasible]
         if not feasible:
             return None
         planned = next(iter(arms), None)
@@ -73,8 +74,9 @@ class Placing:
         placed = self._undisturbing(feasible, planned, look.fleet)
         if plan.closed:
             words = "too few places within targets" if crowded else "beyond the plan"
-            best = max(placed, key=lambda found: found.marginal_tokens_per_s)
-            return best, f"{words}, most goodput: {best.marginal_tokens_per_s:+.0f} tokens/s"
+            gains = [found.marginal_tokens_per_s for found in placed]
+            most = max(gains)
+            return placed[gains.index(most)], f"{words}, most goodput: {most:+.0f} tokens/s"
         best = min(placed, key=lambda found: found.marginal_j_per_accepted_token)
         return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
 
@@ -99,6 +101,14 @@ class Placing:
                         return found, f"{words}: request {found.batch} of {limit}"
                     return found, f"{words}: request {found.batch}, evenly over {sharing}"
         return None
+
+    def _emptiest(self, look: Look) -> Iterator[Prediction]:
+        """One place of each arm, where the fewest requests are: of its backends another one adds most there."""
+        views = look.fleet.backends
+        for places in self._of_arm.values():
+            able = [index for index in places if look.can_serve(index)]
+            if able and (found := look.at(min(able, key=lambda index: views[index].batch))) is not None:
+                yield found
 
     def _filling(self, arm: str, limit: int, views: Sequence[BackendView], *, further: bool) -> Iterator[int]:
         """The arm's backends below a limit, in order; `further`, busy ones beyond it too in order, then idle ones.

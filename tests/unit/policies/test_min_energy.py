@@ -394,6 +394,19 @@ def test_where_clients_wait_fewer_misses_are_alike_than_where_requests_come_in_b
     assert decision.reason.startswith("no place within target, least violation")
 
 
+def test_where_places_are_too_few_one_backend_of_each_arm_is_looked_at_and_more_where_none_of_these_is_feasible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = replace(plan_for(20.0, ("dspark-8",), {"dspark-8": 8}, within_targets=False), backends_of={"dspark-8": 4})
+    planned = Planned(monkeypatch, specs_of(*["dspark-8"] * 4, *["none"] * 4), plan)
+    batches = [9, 8, 9, 10, 64, 64, 62, 63]
+    decision = planned.decide(batches, target_ms=20.0)
+    assert decision.backend == "b1"
+    assert [candidate.backend for candidate in decision.candidates] == ["b1", "b6"]
+    # One more on either would break targets there that the others do not have: of 1.8 and 7.4 ms.
+    assert planned.decide(batches, target_ms=20.0, running_ms={1: 1.8, 6: 7.4}).backend == "b0"
+
+
 def test_overflow_does_not_fill_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_for(None, ("dspark-8", "none"), {"dspark-8": 4, "none": 8})
     planned = Planned(monkeypatch, specs_of("dspark-8", "none", "none"), plan)
