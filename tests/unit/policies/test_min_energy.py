@@ -404,7 +404,9 @@ def test_where_places_are_too_few_one_backend_of_each_arm_is_looked_at_and_more_
     assert decision.backend == "b1"
     assert [candidate.backend for candidate in decision.candidates] == ["b1", "b6"]
     # One more on either would break targets there that the others do not have: of 1.8 and 7.4 ms.
-    assert planned.decide(batches, target_ms=20.0, running_ms={1: 1.8, 6: 7.4}).backend == "b0"
+    decision = planned.decide(batches, target_ms=20.0, running_ms={1: 1.8, 6: 7.4})
+    assert decision.backend == "b0"
+    assert decision.reason.startswith("too few places within targets, most goodput: ")
 
 
 def test_overflow_does_not_fill_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
