@@ -6,8 +6,9 @@ violation.
 
 Where clients wait for answers, the requests in the system are given, and so is the idle power: what a request does to
 the energy per token beyond the plan is above all how many more tokens per second the fleet makes of them. So there the
-most goodput decides; and it does from the start where the plan has fewer places within the targets than there are
-clients, since then there is nothing to keep idle.
+most goodput decides. It does from the start where a text has no place within its target, which then is wherever others
+are, and where there are fewer places than clients of a single demand, since then there is nothing to keep idle and no
+texts to keep apart.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Placing:
     def _following(self, plan: Plan, key: DemandKey, look: Look) -> tuple[Prediction, str] | None:
         """The first place by the plan's preference, else the best one beyond it; `None` where none is feasible."""
         arms = plan.arms_of.get(key, ())
-        crowded = plan.closed and not plan.within_targets
+        crowded = plan.hopeless or (plan.closed and not plan.within_targets and len(plan.arms_of) == 1)
         if not crowded and (found := self._planned(plan, arms, look)) is not None:
             return found
         feasible = [found for found in self._emptiest(look) if found.feasible] if crowded else []
@@ -69,10 +70,10 @@ class Placing:
         if not feasible:
             return None
         planned = next(iter(arms), None)
-        if not plan.closed and not plan.within_targets:  # places that others need are left to them
+        if not plan.within_targets and not crowded:  # places that others need are left to them
             feasible = [each for each in feasible if each.arm == planned or each.arm not in plan.batch_of] or feasible
         placed = self._undisturbing(feasible, planned, look.fleet)
-        if plan.closed:
+        if crowded or (plan.closed and plan.within_targets):
             words = "too few places within targets" if crowded else "beyond the plan"
             gains = [found.marginal_tokens_per_s for found in placed]
             most = max(gains)
