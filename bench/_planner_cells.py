@@ -24,7 +24,9 @@ MIXES: Mapping[str, Mapping[str, float]] = {
     "ten types": {text_type: 0.1 for text_type in TEXT_TYPES},
 }
 TARGETS_MS = (None, 25.0, 10.0, 5.0)
-CLIENTS = (1, 4, 16, 64, 256)
+REPEATS = {1: 16, 4: 8, 16: 8, 64: 8, 256: 4}
+"""Runs of a steady cell by its clients (_planner_repeats.py): 1,000 requests a policy at least, mostly thousands."""
+CLIENTS = tuple(REPEATS)
 TRACES = {
     "azure 2023 conversation": ("azure_2023_conv.csv", "conversation"),
     "azure 2023 code": ("azure_2023_code.csv", "code"),

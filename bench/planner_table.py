@@ -6,7 +6,7 @@
 
 Parts
     steady   closed loop of 1 … 256 clients × five text mixes × TBT targets × 4 and 8 GPUs, on a given mixed fleet:
-             `min_energy` against every fixed choice on that fleet
+             `min_energy` against every fixed choice on that fleet; each cell several times, judged as one
     ramp     closed loop of 1 → 256 → 1 clients, target 10 ms; `min_energy` on the fleet that `plan` picks against as
              many GPUs that all run one arm (least loaded, and packed)
     trace    recorded arrivals scaled to fill the given fleet to 30 % and 80 %; against both
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from _cell_table import made_by
-from _planner_cells import CLIENTS, FLEETS, MIXES, PROFILE, TARGETS_MS, TRACES
+from _planner_cells import CLIENTS, FLEETS, MIXES, PROFILE, REPEATS, TARGETS_MS, TRACES
 from _planner_runs import Cell, run_cell
 from _planner_verdict import print_summary, read_rows
 
@@ -43,7 +43,7 @@ def all_cells(quick: bool) -> Iterator[Cell]:
         for load in (16, 64) if quick else CLIENTS:
             for mix in ("code", "code+romansh") if quick else MIXES:
                 for target_ms in (None, 10.0) if quick else TARGETS_MS:
-                    yield Cell("steady", gpus, mix, target_ms, str(load))
+                    yield Cell("steady", gpus, mix, target_ms, str(load), repeats=REPEATS[load])
     for gpus in FLEETS:
         for mix in ("code", "ten types") if quick else MIXES:
             yield Cell("ramp", gpus, mix, 10.0, "1-256-1")
@@ -62,6 +62,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the cells")
     parser.add_argument("--part", action="append", choices=("steady", "ramp", "trace", "shared"))
     parser.add_argument("--gpus", action="append", type=int, choices=tuple(FLEETS), help="fleets of so many alone")
+    parser.add_argument("--load", action="append", help="cells of that load alone: clients, or a trace and its fill")
+    parser.add_argument("--mix", action="append", choices=tuple(MIXES), help="cells of that text alone")
+    parser.add_argument("--target-ms", action="append", type=float, help="cells of that target alone")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument(
         "--anew", action="store_true", help="run min_energy alone in the cells that are there, in place of its runs"
@@ -72,7 +75,11 @@ def main() -> None:
     wanted = [
         cell
         for cell in all_cells(options.quick)
-        if cell.part in (options.part or [cell.part]) and cell.gpus in (options.gpus or [cell.gpus])
+        if cell.part in (options.part or [cell.part])
+        and cell.gpus in (options.gpus or [cell.gpus])
+        and cell.load in (options.load or [cell.load])
+        and cell.mix in (options.mix or [cell.mix])
+        and cell.target_ms in (options.target_ms or [cell.target_ms])
     ]
     done = cells_in(options.rows) if options.rows.exists() else set()
     if options.anew:
@@ -123,7 +130,7 @@ def run_anew(rows: Path, cells: Sequence[Cell], traces: Path, pool: Executor) ->
 
 def cell_of(row: Mapping[str, Any]) -> Cell:
     """The cell that a row is of."""
-    return Cell(**{name: row[name] for name in Cell.__slots__})
+    return Cell(**{name: row[name] for name in Cell.__slots__ if name in row})
 
 
 def cells_in(rows: Path) -> set[str]:

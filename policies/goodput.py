@@ -27,19 +27,13 @@ class Goodput:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """The feasible backend with the largest marginal goodput; the first in the fleet's order of equals."""
-        look = self._forecast.look(request, fleet)
-        predictions = look.all()
+        predictions = self._forecast.predictions(request, fleet)
         if not predictions:
             return REFUSAL
-        gains = {
-            index: look.marginal_tokens_per_s(index)
-            for index in range(len(fleet.backends))
-            if (found := look.at(index)) is not None and found.feasible
-        }
-        if gains:
-            most = max(gains, key=gains.__getitem__)
-            best, reason = look.at(most), f"most goodput: {gains[most]:+.0f} tokens/s"
-            assert best is not None
+        feasible = [found for found in predictions if found.feasible]
+        if feasible:
+            best = max(feasible, key=lambda found: found.marginal_tokens_per_s)
+            reason = f"most goodput: {best.marginal_tokens_per_s:+.0f} tokens/s"
         else:
             best, reason = least_violation(request, predictions)
         return self._forecast.decision(request, fleet, best, lambda: predictions, reason)

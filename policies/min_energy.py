@@ -20,16 +20,15 @@ as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 
 from selector.core.demandestimate import DemandEstimate
-from selector.core.forecast import Forecast, Look, least_violation
+from selector.core.forecast import Forecast, Look
 from selector.core.handover import SLOWDOWN, Handover
 from selector.core.livesettings import ArmSetting
-from selector.core.missrate import MissRate
+from selector.core.placing import Placing
 from selector.core.planner import Demand, DemandKey, Plan, Planner
 from selector.core.policy import PolicyContext
 from selector.core.prediction import Prediction
@@ -44,10 +43,6 @@ _SCORED_PER_S = 100.0
 _TOLD_WHOLE = 6
 """Fleets up to this size have every backend among a decision's candidates."""
 _MOST_SCORED_AT_ONCE = 20
-_MOST_BEYOND = 4
-"""Backends beyond their limit that are looked at, the least full ones."""
-_HARDLY_ANY_FRAC = 0.02
-"""While fewer missed their targets lately, backends are filled beyond their limits before another is woken."""
 _QUIET_S, _SCORED_WHEN_QUIET = 0.2, 5
 """Where nothing ends for so long, a decision scores some."""
 
@@ -119,7 +114,7 @@ class MinEnergy:
         self._index = {spec.name: index for index, spec in enumerate(context.backends)}
         self._of_arm = self._forecast.of_arm
         self._prober = Prober(context, requests_frac=params.probe_frac, energy_frac=params.probe_frac)
-        self._misses = MissRate(1.0 - context.tbt_quantile)
+        self._placing = Placing(context, self._forecast)
         self._plan: Plan | None = None
         self._planned_for = _Load([], None)
         self._available: list[bool] = []
@@ -138,16 +133,12 @@ class MinEnergy:
         key = self._estimate.arrived(request, now_s)
         look = self._forecast.look(request, fleet)
         plan = self._current_plan(look, key)
-        found = self._following(plan, key, look, fleet)
+        found = self._placing.place(plan, key, look)
         if found is None:
-            predictions = look.all()
-            if not predictions:
-                return Decision(backend=None, reason="no backend can serve it")
-            planned = next(iter(plan.arms_of.get(key, ())), None)
-            placed = self._undisturbing(predictions, planned, fleet)
-            best, reason = least_violation(request, placed)
-        else:
-            best, reason = self._where_its_prefix_is(look, prefix, *found)
+            return Decision(backend=None, reason="no backend can serve it")
+        best, reason = found
+        if best.feasible:
+            best, reason = self._where_its_prefix_is(look, prefix, best, reason)
         probe = self._prober.instead(look, best, now_s)
         if probe is not None:
             best, reason = probe, f"probe of an arm left: {probe.acceptance_samples:.0f} samples so far"
@@ -157,80 +148,6 @@ class MinEnergy:
         decision = self._forecast.decision(request, fleet, best, told, reason, cached_tokens=cached)
         wanted = plan.settings_of.get(best.arm)
         return decision if wanted is None else _asking_for(wanted, decision, fleet.backends[self._index[best.backend]])
-
-    def _following(self, plan: Plan, key: DemandKey, look: Look, fleet: FleetView) -> tuple[Prediction, str] | None:
-        """The first place by the plan's preference; beyond the plan, the least marginal energy; else `None`."""
-        arms, views = plan.arms_of.get(key, ()), fleet.backends
-        for rank, arm in enumerate(arms):
-            limit = plan.batch_of.get(arm)
-            if limit is None:
-                continue
-            words = "planned" if rank == 0 else f"overflow of {arms[0]}"
-            sharing = plan.backends_of.get(arm)
-            if sharing is None:
-                able: Iterable[int] = self._filling(arm, limit, views, further=rank == 0)
-            else:
-                shared = islice(filter(look.can_serve, self._of_arm[arm]), sharing)
-                able = sorted(shared, key=lambda each: views[each].batch)
-            for index in able:
-                found = look.at(index)
-                if found is not None and found.feasible and (rank == 0 or self._lasts(found, limit)):
-                    if sharing is None:
-                        return found, f"{words}: request {found.batch} of {limit}"
-                    return found, f"{words}: request {found.batch}, evenly over {sharing}"
-        feasible = [found for found in look.all() if found.feasible]
-        if not feasible:
-            return None
-        planned = next(iter(arms), None)
-        if not plan.within_targets:  # places that others need are left to them
-            feasible = [each for each in feasible if each.arm == planned or each.arm not in plan.batch_of] or feasible
-        placed = self._undisturbing(feasible, planned, fleet)
-        best = min(placed, key=lambda found: found.marginal_j_per_accepted_token)
-        return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
-
-    def _filling(self, arm: str, limit: int, views: Sequence[BackendView], *, further: bool) -> Iterator[int]:
-        """The arm's backends below a limit, in order; `further`, busy ones beyond it too in order, then idle ones.
-
-        What is filled first while the load rises is then what stays full while it falls, and the others become idle.
-        Where the arm has room below its limits, nobody known to miss is enough for that; what would overflow to another
-        arm stays only when it is known that hardly anybody misses.
-        """
-        places = self._of_arm[arm]
-        below = [index for index in places if views[index].batch < limit]
-        room = any(views[index].available for index in below)
-        if not further or (self._misses.frac if room else self._misses.doubted_frac) >= _HARDLY_ANY_FRAC:
-            yield from below
-            return
-        full = [index for index in places if views[index].batch >= limit]
-        looked_at = set(sorted(full, key=lambda index: views[index].batch)[:_MOST_BEYOND])
-        yield from [index for index in places if 0 < views[index].batch < limit or index in looked_at]
-        yield from [index for index in places if not views[index].batch]
-
-    def _lasts(self, found: Prediction, batch: int) -> bool:
-        """Whether the request would meet its target there when the backend is as full as is planned for others."""
-        target_ms = found.lengths.request.tbt_target_ms
-        if target_ms is None or found.batch >= batch:
-            return True
-        step, context = self._specs[self._index[found.backend]].cost.step.step, found.load.view.mean_context_tokens
-        return found.tbt_ms * step(batch, context)[0] <= target_ms * step(found.batch, context)[0]
-
-    def _undisturbing(
-        self, predictions: Sequence[Prediction], planned: str | None, fleet: FleetView
-    ) -> Sequence[Prediction]:
-        """Those that make no GPU take turns: of the planned arm, or where no other server of the GPU works; else all.
-
-        A second busy server halves the pace of every request on the first, whatever one more request there would cost;
-        and what has come to two servers must not be kept on both.
-        """
-        views, neighbours = fleet.backends, self._forecast.neighbours
-        if not any(neighbours):
-            return predictions
-        alone = [
-            found
-            for found in predictions
-            if found.arm == planned or not any(views[other].batch for other in neighbours[self._index[found.backend]])
-        ]
-        return alone or predictions
 
     def _where_its_prefix_is(
         self, look: Look, prefix: Prefix | None, best: Prediction, reason: str
@@ -405,7 +322,7 @@ class MinEnergy:
     def observe(self, outcome: Outcome) -> None:
         """The acceptance model, which the planner reads, has learnt it already; here a plan that is due is made."""
         self._estimate.ended(outcome)
-        self._misses.ended(outcome)
+        self._placing.ended(outcome)
         if self._making is not None:
             waited_s = self._now_s - self._scored_s
             self._score(min(_MOST_SCORED_AT_ONCE, _SCORED_AT_ONCE + int(waited_s * _SCORED_PER_S)))

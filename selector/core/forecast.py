@@ -18,7 +18,6 @@ from selector.core.prediction import (
     AcceptLengths,
     Prediction,
     RunningLoad,
-    goodput,
     keeps_targets,
     predict_with,
 )
@@ -28,7 +27,7 @@ from selector.core.types import BackendView, Decision, FleetView, LazyCandidates
 _MOST_PREFILL_FRAC = 0.9
 """Bound of the prefill share: a burst of prompts may take longer than the window it is spread over."""
 
-_ALIKE_MISSES = 0.3
+ALIKE_MISSES = 0.1
 """Expected misses by which places may differ and still count as alike."""
 
 
@@ -111,13 +110,6 @@ class Look:
     def made(self) -> list[Prediction]:
         """Those made so far."""
         return [found for found in self._made.values() if found is not None]
-
-    def marginal_tokens_per_s(self, index: int) -> float:
-        """By how much the request would raise the accepted tokens per second of a backend that can serve it."""
-        found = self.at(index)
-        assert found is not None
-        load = self._forecast.load(index, self.fleet.backends[index])
-        return goodput(load, self.lengths, found, self._forecast.prefill_frac(found.backend, self.fleet.now_s))[1]
 
     def _taking_turns(self, index: int, load: RunningLoad, prefill_frac: float) -> Prediction:
         """The prediction for a backend that shares its GPU with others."""
@@ -223,21 +215,24 @@ class Forecast:
         return Decision(backend=best.backend, reason=reason, candidates=candidates)
 
 
-def least_violation(request: RequestView, predictions: Sequence[Prediction]) -> tuple[Prediction, str]:
+def least_violation(
+    request: RequestView, predictions: Sequence[Prediction], *, alike_misses: float = ALIKE_MISSES
+) -> tuple[Prediction, str]:
     """The least bad of predictions of which none is feasible, and the reason in words.
 
     With a place free somewhere: where the fewest requests are expected to miss their targets because of it, itself and
-    those that run there; of places that are about alike in that, the one where it is fastest: sent where most is lost
-    already, all would wait for each other's prompts. Without a free place: the shortest queue is the least loaded.
+    those that run there; of places that are about alike in that, the one where it is fastest in the mean: sent where
+    most is lost already, all would wait for each other's prompts. (What lies at the quantile has been counted with the
+    misses.) Without a free place: the shortest queue is the least loaded.
     """
     placed = [found for found in predictions if found.fits]
     if not placed:
         best = min(predictions, key=lambda found: found.batch)
         return best, f"no free place, least loaded: {requests_in_words(best.batch - 1)}"
     missed = [found.missed for found in placed]
-    most = min(missed) + _ALIKE_MISSES
+    most = min(missed) + alike_misses
     alike = [found for found, misses in zip(placed, missed, strict=True) if misses <= most]
-    best = min(alike, key=lambda found: found.tbt_ms)
+    best = min(alike, key=lambda found: found.mean_tbt_ms)
     target_ms = request.tbt_target_ms
     if target_ms is None or best.meets_target:
         return best, f"every place breaks a running target, least violation: {best.tbt_ms:.1f} ms"

@@ -69,8 +69,15 @@ class Plan:
     """Live settings of the backends of each planned arm that has some."""
     within_targets: bool = True
     """Whether every demand has places within its target, and all clients do where they wait for answers."""
+    hopeless: bool = False
+    """Whether clients wait for answers to a demand that no batch of its arms serves within its target."""
     instead_of: Plan | None = None
     """The assignment in force planned for the same load, where this one costs less."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is for clients that wait for their answers: their requests are shared between backends."""
+        return bool(self.backends_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,8 +363,8 @@ class PlanScore:
             # Where there are fewer places than clients, no pool can gain by being fuller for a while.
             if swaying > score or within:
                 score, scale = swaying, run.tokens_per_s / rates
+        hopeless = not all(pool.curve.full.within_targets for pool in held)
         for pool in held:
-            within = within and pool.curve.full.within_targets
             score += VIOLATION_J_PER_TOKEN * pool.curve.full.missed_frac * pool.tokens_per_s / rates
         return Plan(
             arms_of=arms_of,
@@ -367,7 +374,8 @@ class PlanScore:
             score=score,
             tokens_per_s_of={pool.arm: scale * pool.tokens_per_s for pool in held},
             settings_of=self._settings_of(held),
-            within_targets=within,
+            within_targets=within and not hopeless,
+            hopeless=hopeless,
         )
 
     @staticmethod

@@ -134,6 +134,11 @@ class Prediction(NamedTuple):
         return missed
 
     @property
+    def marginal_tokens_per_s(self) -> float:
+        """By how much the request would raise the accepted tokens per second of the backend."""
+        return goodput(self.load, self.lengths, self, self.prefill_frac)[1]
+
+    @property
     def acceptance_samples(self) -> float:
         """Finished requests behind the estimate of `accept_length`; hardly any prediction is asked for them."""
         return self.lengths.samples_of_request(self.acceptance_arm)

@@ -124,15 +124,17 @@ def test_what_turns_have_lost_a_further_neighbour_cannot_break() -> None:
         assert Forecast(context).predictions(request_view(), fleet)[2].keeps_others == kept
 
 
-def crowded(requests: tuple[int, int], target_ms: tuple[float | None, float | None]) -> list[Prediction]:
-    """Predictions of a request with an impossible target on two plain backends with romansh running."""
+def crowded(
+    requests: tuple[int, int], target_ms: tuple[float | None, float | None], *, own_target_ms: float = 1.0
+) -> list[Prediction]:
+    """Predictions of a request with a target, impossible unless told, on two plain backends with romansh running."""
     context = policy_context(specs_of("none", "none"))
     views = [
         backend_view(spec, batch=count, groups=[LoadGroup(text_type="romansh", tbt_target_ms=target, requests=count)])
         for spec, count, target in zip(context.backends, requests, target_ms, strict=True)
     ]
     fleet = FleetView(now_s=0.0, backends=tuple(views))
-    return Forecast(context).predictions(request_view(tbt_target_ms=1.0), fleet)
+    return Forecast(context).predictions(request_view(tbt_target_ms=own_target_ms), fleet)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +171,25 @@ def test_fewer_expected_misses_come_before_a_faster_place() -> None:
     best, _ = least_violation(request_view(), predictions)
     assert best is predictions[0]
     assert best.tbt_ms > predictions[1].tbt_ms
+
+
+@pytest.mark.parametrize(
+    ("quantile_ms", "more_missed", "options", "taken"),
+    [
+        (6.5, 0.063, {}, "b1"),  # six in a hundred more: about alike, and how slow the slowest would be decides nothing
+        (6.8, 0.110, {}, "b0"),
+        (6.5, 0.063, {"alike_misses": 0.03}, "b0"),
+        (6.3, 0.023, {"alike_misses": 0.03}, "b1"),
+    ],
+)
+def test_of_places_about_alike_in_misses_the_one_that_is_faster_in_the_mean_is_taken(
+    quantile_ms: float, more_missed: float, options: dict[str, float], taken: str
+) -> None:
+    one, other = crowded((30, 20), (None, None), own_target_ms=6.0)
+    steady = one._replace(mean_tbt_ms=5.6, tbt_ms=6.1)
+    uneven = other._replace(mean_tbt_ms=5.2, tbt_ms=quantile_ms)
+    assert uneven.missed - steady.missed == pytest.approx(more_missed, abs=2e-3)
+    assert least_violation(request_view(tbt_target_ms=6.0), [steady, uneven], **options)[0].backend == taken
 
 
 def test_a_request_without_a_target_can_only_break_those_of_others() -> None:

@@ -342,3 +342,14 @@ def test_a_plan_is_extended_around_demands_and_backends_that_are_gone() -> None:
     assert extended.arms_of[new.key][0] in usable
     assert unplanned.key not in extended.arms_of
     assert solver.extended(plan, [lost, new], new.key, usable={}) == plan
+
+
+@pytest.mark.parametrize(
+    ("target_ms", "population", "within", "hopeless"),
+    [(50.0, 8.0, True, False), (8.0, 500.0, False, False), (1.0, 8.0, False, True)],
+)
+def test_too_few_places_are_told_from_none_at_all(
+    target_ms: float, population: float, within: bool, hopeless: bool
+) -> None:
+    plan = planner("none").solve([demand("romansh", 1.0, target_ms=target_ms)], population=population)
+    assert (plan.within_targets, plan.hopeless) == (within, hopeless)
