@@ -145,8 +145,8 @@ def crowded(requests: tuple[int, int], target_ms: tuple[float | None, float | No
         ((30, 20), (None, 2.0), "b1", "no place within target, least violation: 5.8 of 1 ms"),
         ((30, 20), (2.0, 2.0), "b1", "no place within target, least violation: 5.8 of 1 ms"),
         ((30, 64), (None, None), "b0", "no place within target, least violation: 6.1 of 1 ms"),
-        ((66, 65), (None, None), "b1", "no free place, least loaded: 65 requests"),
-        ((64, 65), (None, None), "b0", "no free place, least loaded: 64 requests"),
+        ((66, 65), (None, None), "b1", "no free place, soonest through: 65 requests"),
+        ((64, 65), (None, None), "b0", "no free place, soonest through: 64 requests"),
     ],
 )
 def test_the_least_violation(
