@@ -29,9 +29,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from selector.core.poolload import Demand, PoolCurve
 
@@ -71,19 +73,14 @@ class Places:
 
     def __init__(self, curve: PoolCurve, backends: int, tokens_per_s: float) -> None:
         """The rate is above 0."""
-        batches, rates, powers_w = curve.lines
-        there = np.arange(max(1, round(backends * batches[-1])) + 1.0)
-        whole = np.floor(there / batches[-1] + 1e-9)
-        part = there - whole * batches[-1]
-        served = whole * rates[-1] + np.interp(part, batches, rates)
-        logs = there * math.log(tokens_per_s)
-        logs[1:] -= np.cumsum(np.log(served[1:]))
+        table = _table(curve, backends)
+        logs = table.there * math.log(tokens_per_s) - table.log_rates
         chances = np.exp(logs - logs.max())
         chances /= chances.sum()
-        self._asked, self._most = tokens_per_s, float(served[-1])
-        self.requests = float(chances @ there)
+        self._asked, self._most = tokens_per_s, table.most_tokens_per_s
+        self.requests = float(chances @ table.there)
         """There in the mean."""
-        self.power_w = float(chances @ (whole * powers_w[-1] + np.interp(part, batches, powers_w)))
+        self.power_w = float(chances @ table.powers_w)
         """Above idle."""
         self.away_frac = float(chances[-1])
         """β above."""
@@ -104,6 +101,32 @@ class Places:
         if variance <= 1.0 + 1e-6:
             return 1.0 - math.exp(-there)
         return 1.0 - math.exp(-there * math.log(variance) / (variance - 1.0))
+
+
+class _Table(NamedTuple):
+    """What so many backends do with 0 requests, with 1, and so on until they are full."""
+
+    there: NDArray[np.float64]
+    powers_w: NDArray[np.float64]
+    log_rates: NDArray[np.float64]
+    """Sum of the logarithms of the rates at 1 to n requests."""
+    most_tokens_per_s: float
+
+
+@lru_cache(maxsize=256)
+def _table(curve: PoolCurve, backends: int) -> _Table:
+    # The same curves are asked about for every assignment of texts to arms.
+    batches, rates, powers_w = curve.lines
+    there = np.arange(max(1, round(backends * batches[-1])) + 1.0)
+    whole = np.floor(there / batches[-1] + 1e-9)
+    part = there - whole * batches[-1]
+    served = whole * rates[-1] + np.interp(part, batches, rates)
+    return _Table(
+        there,
+        whole * powers_w[-1] + np.interp(part, batches, powers_w),
+        np.concatenate(([0.0], np.cumsum(np.log(served[1:])))),
+        float(served[-1]),
+    )
 
 
 class _Filled(NamedTuple):

@@ -186,3 +186,18 @@ def test_a_view_that_is_another_object_is_looked_at_again() -> None:
     short = forecast.predictions(request_view(), fleet)
     assert forecast.predictions(request_view(), longer)[0].tbt_ms > short[0].tbt_ms
     assert figures(forecast.predictions(request_view(), fleet)[0]) == figures(short[0])
+
+
+def test_where_all_places_are_taken_texts_still_go_to_the_arm_that_is_soonest_through_with_them() -> None:
+    """The shorter queue alone would mix the texts: code drafts well, Romansh does not, and the drafter steps slower."""
+    context = policy_context(specs_of("none", "dspark-8"))
+    fleet = FleetView(
+        now_s=0.0, backends=(backend_view(context.backends[0], batch=80), backend_view(context.backends[1], batch=90))
+    )
+    chosen = {}
+    for text_type in ("code", "romansh"):
+        request = request_view(text_type=text_type)
+        best, words = least_violation(request, Forecast(context).predictions(request, fleet))
+        chosen[text_type] = best.backend
+        assert words.startswith("no free place, soonest through: ")
+    assert chosen == {"code": "b1", "romansh": "b0"}
