@@ -38,7 +38,7 @@ from selector.core.types import BackendView, Decision, FleetView, Outcome, Reque
 from selector.errors import PolicyError
 
 _SCORED_AT_ONCE = 1
-"""Assignments scored each time a request ends, and more when that is seldom: 0.1 to 0.5 ms each."""
+"""Assignments scored each time a request ends, and more when that is seldom: 0.2 to 1 ms each."""
 _SCORED_PER_S = 100.0
 _TOLD_WHOLE = 6
 """Fleets up to this size have every backend among a decision's candidates."""

@@ -7,7 +7,8 @@ an arm are more than its backends hold within the targets, each demand has the s
 on. How a pool then runs depends on what decides the load:
 
     rates given          Clients come whatever happens. Backends are filled to b* one after the other and the rest
-                         idles: a pool of rate R runs ⌊R / r(b*)⌋ full backends and a partial one. Score: the power.
+                         idles: a pool of rate R runs ⌊R / r(b*)⌋ full backends and a partial one. Score: the power,
+                         with what it costs that requests come and go and wake the next arm (`openpools`).
     population given     N clients wait for answers before they ask again, in the shares of the rates. A pool runs k
                          equal backends; the rates are scaled by the one factor at which N requests are in the system.
                          Score: joules per token, idle power of the fleet included, since it is spent while they wait,
@@ -30,6 +31,7 @@ from typing import NamedTuple
 from selector.core.acceptance import AcceptanceModel
 from selector.core.closedpools import ClosedPool, mean_run
 from selector.core.livesettings import ArmSetting
+from selector.core.openpools import Asked, mean_open_run
 from selector.core.plansearch import clearly_less
 from selector.core.policy import BackendSpec
 from selector.core.poolload import Demand, DemandKey, PoolCurve, PoolLoad
@@ -111,6 +113,8 @@ class _Run(NamedTuple):
     """The power, and what slower answers are worth less."""
     served: float
     """Tokens per second."""
+    woken: tuple[str, ...] = ()
+    """Arms that serve only what others turn away."""
 
 
 class PlanScore:
@@ -178,10 +182,14 @@ class PlanScore:
     def _at_settings(self, arm_of: Mapping[DemandKey, str]) -> Plan:
         """The plan of an assignment at the live settings `_setting_of`."""
         arms_of = {demand.key: (arm_of[demand.key], *self._overflow(demand, arm_of)) for demand in self._demands}
-        if self._population is None:
-            held, unserved = self._distributed(arms_of, 1.0)
-            return self._filled(arms_of, held, unserved)
-        return self._shared(arms_of, self._population)
+        if self._population is not None:
+            return self._shared(arms_of, self._population)
+        plan, woken = self._filled(arms_of)
+        if len(woken) > 1:  # what is best for the overflow of each alone may cost more than one arm for all
+            for arm in woken:
+                found, _ = self._filled({key: _overflowing_to(arm, arms) for key, arms in arms_of.items()})
+                plan = min(plan, found, key=lambda each: each.score)
+        return plan
 
     def _overflow(self, demand: Demand, arm_of: Mapping[DemandKey, str]) -> Sequence[str]:
         """The other arms for what the planned one cannot hold, by the cost of so much, a few requests at least.
@@ -298,16 +306,17 @@ class PlanScore:
 
     # ---- rates given
 
-    def _filled(self, arms_of: Mapping[DemandKey, tuple[str, ...]], held: Sequence[_Held], unserved: float) -> Plan:
-        """Backends filled one after the other, the last one as its requests come and go."""
-        run = self._run(held)
+    def _filled(self, arms_of: Mapping[DemandKey, tuple[str, ...]]) -> tuple[Plan, tuple[str, ...]]:
+        """Backends filled one after the other as requests come and go; and the arms that serve only overflow."""
+        held, unserved = self._distributed(arms_of, 1.0)
+        run = self._run(arms_of, held, 1.0)
         refused_w = unserved * UNSERVED_J_PER_TOKEN
         refused_w += sum(pool.tokens_per_s * VIOLATION_J_PER_TOKEN * pool.curve.full.missed_frac for pool in held)
         score = run.score
         if run.served > 0.0 and any(self._pools[pool.arm].neighbours for pool in held):
-            grown = [run, *(self._run(self._distributed(arms_of, growth)[0]) for growth in _GROWN)]
+            grown = [run, *(self._run(arms_of, self._distributed(arms_of, growth)[0], growth) for growth in _GROWN)]
             score = run.served * sum(each.score for each in grown) / sum(each.served for each in grown)
-        return Plan(
+        plan = Plan(
             arms_of=arms_of,
             batch_of={pool.arm: self._limit(pool.arm, pool.curve.full.batch) for pool in held},
             power_w=run.power_w + refused_w,
@@ -316,19 +325,24 @@ class PlanScore:
             settings_of=self._settings_of(held),
             within_targets=unserved <= 0.0 and all(pool.curve.full.within_targets for pool in held),
         )
+        return plan, run.woken
 
-    def _run(self, held: Sequence[_Held]) -> _Run:
-        power_w = in_system = served = 0.0
-        for pool in held:
-            full = pool.curve.full
-            whole = int(pool.tokens_per_s / full.tokens_per_s + 1e-9)
-            rest = pool.tokens_per_s - whole * full.tokens_per_s
-            batch, watts = pool.curve.partial(rest) if rest > 1e-9 else (0.0, 0.0)
-            power_w += whole * full.power_w + watts
-            in_system += whole * full.batch + batch
-            served += pool.tokens_per_s
-        paced = 1.0 + self._halved_tbt_frac * math.log2(1.0 + 1e3 * in_system / served) if served > 0.0 else 1.0
-        return _Run(power_w, power_w * paced, served)
+    def _run(self, arms_of: Mapping[DemandKey, tuple[str, ...]], held: Sequence[_Held], growth: float) -> _Run:
+        """The pools that hold their parts of `growth` times the rates, and what they turn away by chance."""
+        served = sum(pool.tokens_per_s for pool in held)
+        if served <= 0.0:
+            return _Run(0.0, 0.0, 0.0)
+        slowdowns, resting = self._taking_turns(arms_of)
+        asked = []
+        for index in self._order:
+            demand = self._demands[index]
+            arms = tuple([arm for arm in arms_of[demand.key] if arm not in resting])
+            asked.append(Asked(demand, growth * demand.tokens_per_s, arms))
+        run = mean_open_run(asked, self._counts, lambda arm, mix: self._curve(arm, mix, slowdowns.get(arm, 1)))
+        # What finds no place by chance alone is served beyond the plan, at about the price of the rest.
+        power_w = run.power_w * max(1.0, served / run.tokens_per_s)
+        paced = 1.0 + self._halved_tbt_frac * math.log2(1.0 + 1e3 * run.requests / run.tokens_per_s)
+        return _Run(power_w, power_w * paced, served, run.woken)
 
     def _settings_of(self, held: Sequence[_Held]) -> dict[str, Mapping[str, float]]:
         return {pool.arm: self._setting_of[pool.arm].values for pool in held if pool.arm in self._setting_of}
@@ -477,3 +491,8 @@ class PlanScore:
         shares = [(pool.curve, pool.tokens_per_s / count, count) for pool, count in zip(held, backends, strict=True)]
         scale = min(curve.full.tokens_per_s / rate for curve, rate, _ in shares)
         return self._spent(shares, scale), scale, backends
+
+
+def _overflowing_to(arm: str, arms: tuple[str, ...]) -> tuple[str, ...]:
+    """Arms by preference with `arm` as the first one for overflow."""
+    return (arms[0], arm, *(other for other in arms[1:] if other != arm)) if arm in arms[1:] else arms

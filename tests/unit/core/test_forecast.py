@@ -147,8 +147,8 @@ def crowded(
         ((30, 20), (None, 2.0), "b1", "no place within target, least violation: 5.8 of 1 ms"),
         ((30, 20), (2.0, 2.0), "b1", "no place within target, least violation: 5.8 of 1 ms"),
         ((30, 64), (None, None), "b0", "no place within target, least violation: 6.1 of 1 ms"),
-        ((66, 65), (None, None), "b1", "no free place, least loaded: 65 requests"),
-        ((64, 65), (None, None), "b0", "no free place, least loaded: 64 requests"),
+        ((66, 65), (None, None), "b1", "no free place, soonest through: 65 requests"),
+        ((64, 65), (None, None), "b0", "no free place, soonest through: 64 requests"),
     ],
 )
 def test_the_least_violation(
@@ -207,3 +207,18 @@ def test_a_view_that_is_another_object_is_looked_at_again() -> None:
     short = forecast.predictions(request_view(), fleet)
     assert forecast.predictions(request_view(), longer)[0].tbt_ms > short[0].tbt_ms
     assert figures(forecast.predictions(request_view(), fleet)[0]) == figures(short[0])
+
+
+def test_where_all_places_are_taken_texts_still_go_to_the_arm_that_is_soonest_through_with_them() -> None:
+    """The shorter queue alone would mix the texts: code drafts well, Romansh does not, and the drafter steps slower."""
+    context = policy_context(specs_of("none", "dspark-8"))
+    fleet = FleetView(
+        now_s=0.0, backends=(backend_view(context.backends[0], batch=80), backend_view(context.backends[1], batch=90))
+    )
+    chosen = {}
+    for text_type in ("code", "romansh"):
+        request = request_view(text_type=text_type)
+        best, words = least_violation(request, Forecast(context).predictions(request, fleet))
+        chosen[text_type] = best.backend
+        assert words.startswith("no free place, soonest through: ")
+    assert chosen == {"code": "b1", "romansh": "b0"}

@@ -112,6 +112,32 @@ def test_demands_that_share_a_full_arm_overflow_alike() -> None:
     assert apart.arms_of["romansh", None][0] == "eagle3-k1"
 
 
+def test_one_arm_is_woken_for_the_overflow_of_several_where_that_costs_less() -> None:
+    """Alone, what `none` cannot hold of the code would go to `dflash-16`, and each arm would be awake for a little."""
+    demands = [demand("code", 24.0), demand("romansh", 24.0)]
+    plan = planner().evaluate(demands, {demands[0].key: "none", demands[1].key: "dspark-8"})
+    assert {arms[1] for arms in plan.arms_of.values()} == {"eagle3-k1"}
+    alone = planner("none", "dspark-8", "dflash-16", "eagle3-k1").evaluate(demands[:1], {demands[0].key: "none"})
+    assert alone.arms_of[demands[0].key][1] == "dflash-16"
+
+
+def test_a_pool_without_room_for_chance_costs_more_beside_an_arm_that_it_wakes() -> None:
+    """Within its places in the mean, beyond them time and again."""
+    curve = PoolCurve(
+        load := PoolLoad(specs_of("none")[0], [(demand("code", 1.0), 1.0)], acceptance_model(), QUANTILE), load.full()
+    )
+    extra_w = []
+    for fill in (0.3, 0.95):
+        asked = demand("code", fill * curve.most_tokens_per_s / 250.0)
+        beside, alone = (
+            planner(*arms).evaluate([asked], {asked.key: "none"}) for arms in (("none", "dflash-16"), ("none",))
+        )
+        assert beside.tokens_per_s_of == alone.tokens_per_s_of, "nothing of it is planned to overflow"
+        extra_w.append(beside.power_w - alone.power_w)
+    assert abs(extra_w[0]) < 1.0
+    assert extra_w[1] > 20.0
+
+
 def test_bursts_of_prefill_leave_less_room_under_a_target() -> None:
     calm = demand("romansh", 20.0, target_ms=12.0)
     bursts = [
@@ -328,7 +354,7 @@ def test_a_demand_that_comes_later_joins_what_runs_where_that_costs_less() -> No
 
 def test_a_demand_that_comes_later_has_an_arm_of_its_own_where_the_load_asks_for_it() -> None:
     solver = planner(*ARMS, *ARMS)
-    running, flood = demand("code", 12.0), demand("romansh", 12.0)
+    running, flood = demand("code", 12.0), demand("romansh", 20.0)
     plan = solver.evaluate([running], {running.key: "dspark-8"})
     assert solver.extended(plan, [running, flood], flood.key).arms_of[flood.key][0] in {"none", "eagle3-k1"}
 

@@ -59,7 +59,7 @@ def test_a_feasible_backend_comes_before_a_faster_one_that_misses_the_target() -
     ("batches", "backend", "reason"),
     [
         ([40, 20], "b1", "no place within target, least violation: "),
-        ([80, 70], "b1", "no free place, least loaded: 70 requests"),
+        ([80, 70], "b1", "no free place, soonest through: 70 requests"),
     ],
 )
 def test_without_a_feasible_backend_the_least_violation_wins(batches: list[int], backend: str, reason: str) -> None:
