@@ -43,6 +43,7 @@ COMPILED = (
     "selector/core/prefillcost.py",
     "selector/core/probing.py",
     "selector/core/refinement.py",
+    "selector/core/runningload.py",
     "selector/core/sessions.py",
     "selector/core/stalls.py",
     "selector/core/stream.py",

@@ -15,12 +15,11 @@ from selector.core.eligibility import can_ever_serve
 from selector.core.leastloaded import requests_in_words
 from selector.core.policy import PolicyContext
 from selector.core.prediction import (
-    AcceptLengths,
     Prediction,
-    RunningLoad,
     keeps_targets,
     predict_with,
 )
+from selector.core.runningload import AcceptLengths, RunningLoad
 from selector.core.stalls import PrefillWork
 from selector.core.types import BackendView, Decision, FleetView, LazyCandidates, RequestView
 

@@ -12,7 +12,8 @@ from selector.core.correction import live
 from selector.core.forecast import Forecast
 from selector.core.policy import BackendSpec
 from selector.core.poolload import Demand, PoolLoad
-from selector.core.prediction import AcceptLengths, Prediction, RunningLoad, goodput, predict
+from selector.core.prediction import Prediction, goodput, predict
+from selector.core.runningload import AcceptLengths, RunningLoad
 from selector.core.types import Correction, LoadGroup, RequestView
 from selector.files.policy import load_policy_file
 from tests.fleets import (

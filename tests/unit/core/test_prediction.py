@@ -8,8 +8,9 @@ from statistics import NormalDist
 import pytest
 
 from selector.core.acceptance import step_variance
-from selector.core.prediction import AcceptLengths, Bursts, Prediction, RunningLoad, goodput, predict
-from selector.core.stalls import SHORT_ANSWER_FRAC, normal_deviate, slow_factor
+from selector.core.prediction import Prediction, goodput, predict
+from selector.core.runningload import AcceptLengths, RunningLoad
+from selector.core.stalls import SHORT_ANSWER_FRAC, Bursts, normal_deviate, slow_factor
 from selector.core.types import TEXT_TYPES, BackendView, LoadGroup, RequestView
 from tests.fleets import acceptance_model, arm_cost, backend_spec, backend_view, request_view
 
