@@ -6,11 +6,11 @@ Peers live in environments of their own under one cache folder; nothing is insta
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from selector.loadgen.live import free_ports
@@ -30,6 +30,14 @@ ARMS: Mapping[str, Mapping[str, object]] = {
 }
 """The backends that the stub plays, and what each says of itself."""
 INSTALL_LIMIT_S = 900.0
+_ABOUT = """
+import platform, sysconfig
+from selector import __version__
+from selector.core import stream
+kind = "plain" if stream.__file__.endswith(".py") else "compiled"
+built = "shared library" if "libpython" in open("/proc/self/maps").read() else "one executable"
+print(f"{__version__}, {kind}, Python {platform.python_version()} {sysconfig.get_config_var('OPT')} {built}")
+"""
 
 
 class MissingPeer(Exception):
@@ -51,8 +59,10 @@ class Proxy:
 def ours(port: int, upstreams: Sequence[str], work: Path, python: Path) -> Proxy:
     """This project's router: `min_energy` decides between two arms, every decision is logged.
 
-    Raises `MissingPeer` for an interpreter that does not run.
+    Another interpreter runs the package that it has installed, perhaps compiled, and without one this checkout. Raises
+    `MissingPeer` for an interpreter that does not run.
     """
+    about, environment = _router_of(python)
     tables = "".join(
         f"""
         [[backends]]
@@ -83,12 +93,12 @@ def ours(port: int, upstreams: Sequence[str], work: Path, python: Path) -> Proxy
         encoding="utf-8",
     )
     log = work / "decisions.jsonl"
-    command = [str(python), "-m", "selector", "serve", "--config", str(fleet), "--port", str(port)]
+    command = [str(python), "-P", "-m", "selector", "serve", "--config", str(fleet), "--port", str(port)]
     return Proxy(
         name="drafter-selector",
-        version=f"{version('drafter-selector')}, Python {_python_version(python)}",
+        version=about,
         command=[*command, "--decision-log", str(log)],
-        environment={"PYTHONPATH": str(ROOT)},
+        environment=environment,
     )
 
 
@@ -194,17 +204,30 @@ def _version(home: Path, distribution: str) -> str:
     return ran.stdout.strip() or "unknown"
 
 
-def _python_version(python: Path) -> str:
-    """Of an interpreter. Whether it was built for speed decides what the router costs, so its build is told too."""
-    code = (
-        "import platform, sysconfig; print(platform.python_version(), sysconfig.get_config_var('OPT'),"
-        " 'shared library' if 'libpython' in open('/proc/self/maps').read() else 'one executable')"
-    )
-    try:
-        ran = subprocess.run([str(python), "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError) as failed:
-        raise MissingPeer(f"{python}: {failed}") from failed
-    return ran.stdout.strip()
+def _router_of(python: Path) -> tuple[str, Mapping[str, str]]:
+    """What an interpreter would run, in words, and the environment that it needs for that.
+
+    Whether it was built for speed decides what the router costs, so its build is told too. `-P` keeps the folder in
+    which this runs, perhaps the checkout, out of what is imported.
+    """
+    of_checkout = {"PYTHONPATH": str(ROOT)}
+    installed: Mapping[str, str] = {"PYTHONPATH": ""}
+    tried = [of_checkout] if python == Path(sys.executable) else [installed, of_checkout]
+    for environment in tried:
+        try:
+            ran = subprocess.run(
+                [str(python), "-P", "-c", _ABOUT],
+                env={**os.environ, **environment},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as failed:
+            why = failed
+        else:
+            return ran.stdout.strip(), environment
+    raise MissingPeer(f"{python}: {why}") from why
 
 
 def _install(command: Sequence[str], directory: Path) -> None:

@@ -6,7 +6,8 @@
 
 The whole data path runs as it serves: connection, policy, decision log, books. Both ends of it are transports that keep
 nothing, so that what is left is this project's own cost. Times are processor time of the thread that serves; `calls`
-are calls of Python functions, which no load of the machine changes.
+are calls of Python functions, which no load of the machine changes; those of compiled modules are not seen. `compiled`
+says whether the package was installed with DRAFTER_SELECTOR_COMPILE=1: run it by the Python that has it.
 
     sent     from the bytes of the request to those of the backend's request: the client waits for all of it
     behind   what is left to do then, before anything else happens
@@ -46,6 +47,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _timing import cpu_model
 
 from selector import __version__
+from selector.core import stream
 from selector.files.decision_log_writer import DecisionLogWriter, LogSection
 from selector.files.fleet import load_fleet_with_profiles
 from selector.files.policy import load_policy_file
@@ -261,7 +263,8 @@ def main() -> None:
     ):
         result = runner.run(measured(options, Path(folder)))
     host = {"cpu": cpu_model(), "cpus": os.cpu_count(), "load_1m": os.getloadavg()[0]}
-    versions = {"drafter-selector": __version__, "python": platform.python_version()}
+    compiled = not str(stream.__file__).endswith(".py")
+    versions = {"drafter-selector": __version__, "python": platform.python_version(), "compiled": compiled}
     print(json.dumps({"benchmark": "request_path", "host": host, "versions": versions, **result}, indent=1))
 
 

@@ -293,7 +293,9 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[OURS, *PEERS], help="leave the others out")
     parser.add_argument(
-        "--python", type=Path, help="another interpreter, with what this project needs: it runs the router once more"
+        "--python",
+        type=Path,
+        help="runs the router once more, by another interpreter: as it is installed there, or else as it is here",
     )
     parser.add_argument("--rounds", type=int, default=20, help="streams per connection where TTFB is measured")
     parser.add_argument("--cpu-rounds", type=int, default=3, help="rounds in which CPU time is measured")
