@@ -31,7 +31,6 @@ COMPILED = (
     "selector/core/demandestimate.py",
     "selector/core/dispersion.py",
     "selector/core/drift.py",
-    "selector/core/effects.py",
     "selector/core/eligibility.py",
     "selector/core/fleetwork.py",
     "selector/core/forecast.py",
@@ -64,7 +63,8 @@ COMPILED = (
     "selector/simulator/series.py",
     "selector/simulator/server.py",
 )
-"""Not core/types.py and the like: pydantic reads the annotations of their dataclasses, which compiled ones do not keep.
+"""Not core/types.py, core/effects.py and the like: pydantic reads the annotations of their dataclasses, which compiled
+ones do not keep.
 Not core/acceptance.py: only compiled classes can inherit from a compiled one. A NamedTuple of a compiled module names
 only classes that are defined above it: the import crashes otherwise."""
 

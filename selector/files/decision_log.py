@@ -20,6 +20,8 @@ took over a changed configuration; requests that were decided before may then st
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -189,6 +191,8 @@ LogEvent = (
     | EnergyEvent
 )
 
+_OF_ACCEPTANCE = frozenset({"restored", "heard"})
+"""Events that hold what the learning modules made; others hold what `core/types.py` has, which is never compiled."""
 _EVENTS: TypeAdapter[LogEvent] = TypeAdapter(Annotated[LogEvent, Field(discriminator="event")])
 
 
@@ -199,7 +203,11 @@ def encoded(event: str, fields: Mapping[str, object]) -> bytes:
     the decision.
     """
     line = {"v": VERSION, "event": event, **fields}
-    return orjson.dumps(line, default=_plain, option=orjson.OPT_APPEND_NEWLINE)
+    option = orjson.OPT_APPEND_NEWLINE
+    if event in _OF_ACCEPTANCE:
+        # orjson reads fields of dataclasses where Python keeps them, and crashes over one that is compiled.
+        option |= orjson.OPT_PASSTHROUGH_DATACLASS
+    return orjson.dumps(line, default=_plain, option=option)
 
 
 def _plain(value: object) -> object:
@@ -207,6 +215,8 @@ def _plain(value: object) -> object:
         return sorted(value)
     if isinstance(value, Mapping):
         return dict(value)
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclass_fields(value)}
     raise TypeError(f"{type(value).__name__} has no place in a decision log")
 
 

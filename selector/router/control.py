@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -301,7 +302,8 @@ def _same(values: list[str | None]) -> str | None:
 
 
 def _json(document: object, status_code: int = 200) -> Response:
-    data = orjson.dumps(document, default=_plain)
+    # orjson reads fields of dataclasses where Python keeps them, and crashes over one that is compiled.
+    data = orjson.dumps(document, default=_plain, option=orjson.OPT_PASSTHROUGH_DATACLASS)
     return Response(data, status_code=status_code, media_type="application/json")
 
 
@@ -310,4 +312,6 @@ def _plain(value: object) -> object:
         return sorted(value)
     if isinstance(value, Mapping):
         return dict(value)
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     raise TypeError(f"{type(value).__name__} cannot be shown")

@@ -7,9 +7,10 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from pydantic import BaseModel
@@ -60,8 +61,12 @@ def classes() -> Iterator[type]:
 
 
 def types_in(annotation: object) -> Iterator[type]:
+    """The types in an annotation, and those of the fields of dataclasses among them."""
     if isinstance(annotation, type):
         yield annotation
+        if is_dataclass(annotation):
+            for inner in get_type_hints(annotation).values():
+                yield from types_in(inner)
     for inner in get_args(annotation):
         yield from types_in(inner)
 
