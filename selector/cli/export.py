@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -99,6 +100,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="FRAC",
         help="share of a target kept free, beside that of the time which prompts take",
     )
+    depths.add_argument(
+        "--load",
+        choices=("open", "closed"),
+        default="open",
+        help="requests come by themselves (open), or clients wait for their answers before they send more (closed)",
+    )
     depths.set_defaults(run=run_depths)
 
 
@@ -115,6 +122,13 @@ def _add_common(parser: argparse.ArgumentParser, *, target_required: bool) -> No
         "--accept-depth", type=count, metavar="K", help="depth at which --accept-length holds (default: the deepest)"
     )
     parser.add_argument("--algorithm", help="which of the profile's algorithms, if it has several with depths")
+    parser.add_argument(
+        "--launch-flags",
+        type=shlex.split,
+        default=(),
+        metavar="FLAGS",
+        help="flags of the server beyond the profile's, in quotes; lists of CUDA graphs among them pad what is priced",
+    )
     parser.add_argument("--interpolate", action="store_true", help="add depths between the measured ones")
     parser.add_argument(
         "--draft-rests",
@@ -193,7 +207,13 @@ def run_depths(args: argparse.Namespace) -> int:
         spread_frac=spread_frac,
         output_tokens=args.output_tokens,
         tbt_target_ms=args.tbt_target_ms,
-        options=options_of(ChoiceOptions(headroom_frac=args.headroom)),
+        options=options_of(
+            ChoiceOptions(
+                headroom_frac=args.headroom,
+                open_load=args.load == "open",
+                idle_w=profile.gpu.count * profile.idle.served_w,
+            )
+        ),
     )
     console = Console(stderr=True, markup=False)
     for note in costs.notes:
@@ -204,6 +224,7 @@ def run_depths(args: argparse.Namespace) -> int:
 
 def _profile_and_costs(args: argparse.Namespace) -> tuple[Profile, DepthCosts]:
     profile = load_profile(args.profile)
+    profile = profile.model_copy(update={"common_flags": (*args.launch_flags, *profile.common_flags)})
     costs = depth_costs(
         profile,
         args.profile,

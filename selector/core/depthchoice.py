@@ -4,7 +4,9 @@
 
         TBT_dg = T_d(b, c) / slow_dg / (1 - prefill share)        J_d = E_d(b, c) / Σ_g b_g · a_dg
 
-Among the depths with every TBT_dg within the group's target the one of least J_d is taken. If there is none, the one
+Among the depths with every TBT_dg within the group's target the one of least J_d is taken. With `open_load` J_d is not
+that of the present batch but that of the batch at which the depth would serve as many tokens a second (`depthpace`),
+as far as there is room for it. If no depth is within the targets, the one
 at which most requests are likely to meet theirs; of depths that are about as good in that, and about as fast, the one
 of least J_d. A change costs the engine a swap of its graphs, so
 
@@ -28,6 +30,7 @@ from math import inf
 
 from selector.core.depthacceptance import DepthAcceptance
 from selector.core.depthbatch import UNTOLD_TEXT, DepthBatch
+from selector.core.depthpace import j_at_rate
 from selector.core.depthtable import DepthPoint, DepthTable
 from selector.core.depthtexts import DepthAcceptances
 from selector.core.prefillshare import EnginePrefillShare
@@ -38,6 +41,9 @@ _AS_LIKELY_FRAC = 0.05
 """Depths are as good when so few requests more or less are likely to meet their targets."""
 _AS_FAST_FRAC = 0.1
 """… and about as fast within so much."""
+
+_NO_ROOM_J = 1e9
+"""More than any token costs."""
 
 _Yield = tuple[float, float]
 """Of a batch at a depth: mean tokens of a request and step; the longest step that meets every target, in ms."""
@@ -61,12 +67,17 @@ class ChoiceOptions:
     """Requests × steps that one trial lasts."""
     most_trial_steps: int = 8_192
     """To which the time between trials that changed nothing grows."""
+    open_load: bool = False
+    """Requests come by themselves, however fast they are served; else clients wait for their answers."""
+    idle_w: float = 0.0
+    """Power of the server's GPUs while it has no request; counts under an open load alone."""
 
     def __post_init__(self) -> None:
         """Raises `DomainError` for options that cannot be."""
         fracs = self.margin_frac, self.clear_frac, self.headroom_frac
         counts = self.dwell_steps, self.trial_every_steps, self.trial_requests
-        if not all(0.0 <= frac < 1.0 for frac in fracs) or min(counts) < 0 or self.most_trial_steps < counts[1]:
+        least = min(*counts, self.idle_w)
+        if not all(0.0 <= frac < 1.0 for frac in fracs) or least < 0 or self.most_trial_steps < counts[1]:
             raise DomainError(f"no way to choose a depth: {self}")
 
 
@@ -75,6 +86,8 @@ class DepthChoice:
 
     __slots__ = (
         "_awaiting_trial",
+        "_open_js",
+        "_open_js_of",
         "_options",
         "_since_change",
         "_since_trial",
@@ -117,6 +130,8 @@ class DepthChoice:
         self._trial_left = 0
         self._trying = self._awaiting_trial = False
         self._step_ms = 0.0
+        self._open_js: dict[int, float] = {}
+        self._open_js_of: tuple[object, int, int, int] | None = None
         self._yields: dict[int, _Yield] = {}
         self._yields_of: tuple[DepthBatch, int] | None = None
         self.acceptance = acceptance
@@ -153,19 +168,21 @@ class DepthChoice:
         kept_frac = (1.0 - options.headroom_frac) * (1.0 - self.prefill.frac)
         clear_frac = 1.0 - options.clear_frac
         yields = self._yields_at(batch)
+        js = self._open_js_at(size, context_tokens) if options.open_load else None
         step, current = self._table.step, self.depth
         best = settled = deeper = -1  # least energy within the targets; least energy well within; the next to try
         best_j = settled_j = deeper_j = inf
-        current_j = inf
+        present_j = current_j = inf  # at the present batch; what depths are compared by
         current_within = True
         for depth in self._table.depths:
             ms, step_j = step(depth, size, context_tokens)
             tokens, longest_ms = yields[depth]
-            j = step_j / tokens
+            at_batch_j = step_j / tokens
+            j = at_batch_j if js is None else js[depth]
             longest_ms *= kept_frac
             clear_ms = longest_ms * clear_frac
             if depth == current:
-                current_j, current_within = j, ms <= longest_ms
+                present_j, current_j, current_within = at_batch_j, j, ms <= longest_ms
             elif deeper < 0 and depth > current:
                 most_ms = clear_ms if current else batch.tightest_ms * kept_frac * clear_frac * (depth + 1)
                 if ms <= most_ms:
@@ -182,7 +199,7 @@ class DepthChoice:
             return self._change(best)
         if settled_j < current_j * (1.0 - options.margin_frac) and self._settled():
             return self._change(settled)
-        return self._tried(deeper, size, worthwhile=deeper_j < current_j)
+        return self._tried(deeper, size, worthwhile=deeper_j < present_j)
 
     def _groups(self, batch: DepthBatch) -> list[tuple[DepthAcceptance, float, int]]:
         of = self.acceptance.of
@@ -208,6 +225,24 @@ class DepthChoice:
             self._yields[depth] = tokens / batch.size, longest_ms
         self._yields_of = batch, self.acceptance.version
         return self._yields
+
+    def _open_js_at(self, size: int, context_tokens: float) -> dict[int, float]:
+        """By depth: J per token at the tokens per ms that the present depth gives. Depths without room for them come
+        last, by their J at the present batch."""
+        of = (self._yields_of, size, self.depth, int(context_tokens) >> 7)
+        if self._open_js_of != of:
+            table, idle_w = self._table, self._options.idle_w
+            rate = size * self._yields[self.depth][0] / table.step(self.depth, size, context_tokens)[0]
+            for depth in table.depths:
+                tokens = self._yields[depth][0]
+                j = j_at_rate(
+                    table, depth, tokens, rate, batch=size, context_tokens=context_tokens, idle_w=idle_w
+                )  # fmt: skip
+                if j == inf:
+                    j = _NO_ROOM_J + table.step(depth, size, context_tokens)[1] / (size * tokens)
+                self._open_js[depth] = j
+            self._open_js_of = of
+        return self._open_js
 
     @property
     def trying(self) -> bool:

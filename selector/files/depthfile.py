@@ -51,6 +51,8 @@ class Options(FileModel):
     trial_every_steps: NonNegativeInt = _DEFAULTS.trial_every_steps
     trial_requests: PositiveInt = _DEFAULTS.trial_requests
     most_trial_steps: NonNegativeInt = _DEFAULTS.most_trial_steps
+    open_load: bool = _DEFAULTS.open_load
+    idle_w: NonNegativeFloat = _DEFAULTS.idle_w
 
 
 class Prefill(FileModel):

@@ -151,6 +151,25 @@ def test_the_plugins_file_has_what_passes_are_padded_to_and_take_beside_their_wo
     assert share.frac == pytest.approx(stall_ms / (stall_ms + HALF_LIFE_MS), rel=0.02)
 
 
+@pytest.mark.parametrize(("words", "open_load"), [((), True), (("--load", "closed"), False)])
+def test_the_plugins_file_says_whether_clients_wait(run: Run, words: tuple[str, ...], open_load: bool) -> None:
+    code, out, _ = run("depths", "--text-type", "code", *words)
+    assert code == 0
+    options = parse_depth_file(out, "out").options
+    profile = load_profile(PROFILE)
+    assert (options.open_load, options.idle_w) == (open_load, profile.gpu.count * profile.idle.served_w)
+
+
+def test_graphs_of_the_server_pad_what_is_exported(run: Run) -> None:
+    flags = "--cuda-graph-bs-decode 8 16 --cuda-graph-bs-prefill 256"
+    code, out, _ = run("depths", "--text-type", "code", "--launch-flags", flags)
+    assert code == 0
+    file, cost = parse_depth_file(out, "out"), load_profile(PROFILE).cost("eagle3-k1").step
+    assert file.prefill is not None and file.prefill.graphs == (256,)
+    assert file.table().step(1, 9, 0.0)[0] > cost.step(9, 0.0)[0] * 1.01
+    assert file.table().step(1, 16, 1_200.0) == pytest.approx(cost.step(16, 1_200.0), rel=1e-4)
+
+
 def test_the_plugins_file_is_plain_json_on_standard_output(run: Run) -> None:
     code, out, _ = run("depths", "--text-type", "code")
     assert code == 0

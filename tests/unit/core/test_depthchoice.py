@@ -235,3 +235,31 @@ def test_prompts_that_take_half_of_the_time_leave_half_of_a_target() -> None:
     assert settle(choice, 8, 1.5 * tbt_ms) == 0
     share.frac = 0.5
     assert choice.choose(DepthBatch.alike(8, 1.5 * tbt_ms), 0.0) > 0
+
+
+def test_under_an_open_load_depths_are_compared_at_the_same_pace() -> None:
+    # Twice the tokens for 1.6 times the energy of a step: cheaper at a batch, dearer at the half of it.
+    rows = {depth: [[(0.0, 4.0, 0.0, j, 0.0)] for _ in range(64)] for depth, j in ((0, 2.0), (1, 3.2))}
+    for open_load, wanted in ((False, 1), (True, 0)):
+        options = ChoiceOptions(trial_every_steps=0, open_load=open_load)
+        acceptance = DepthAcceptances((1.0,), SLOW)
+        choice = DepthChoice(DepthTable(rows), acceptance, options, start_depth=1)
+        assert settle(choice, 16) == wanted
+        choice = DepthChoice(DepthTable(rows), acceptance, options, start_depth=0)
+        assert settle(choice, 16) == wanted
+
+
+def test_where_no_depth_has_room_for_the_pace_the_batch_that_is_there_counts() -> None:
+    rows = {depth: [[(0.0, 4.0, 0.0, j, 0.0)] for _ in range(64)] for depth, j in ((0, 2.0), (1, 3.2))}
+    options = ChoiceOptions(trial_every_steps=0, open_load=True)
+    choice = DepthChoice(DepthTable(rows), DepthAcceptances((1.0,), SLOW), options, start_depth=0)
+    assert settle(choice, 40) == 0, "depth 0 holds it"
+    # 62 requests are more than 90 % of 64 places at depth 0; at depth 1 half of them would be there.
+    assert settle(choice, 62) == 1
+    hundred = DepthChoice(DepthTable(rows), DepthAcceptances((1.0,), SLOW), options, start_depth=1)
+    assert settle(hundred, 200) == 1, "no depth holds 200 of depth 1; at 200 it is the cheaper one"
+
+
+def test_an_idle_power_below_nothing_is_refused() -> None:
+    with pytest.raises(DomainError, match="no way to choose"):
+        ChoiceOptions(idle_w=-1.0)
