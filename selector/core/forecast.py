@@ -15,6 +15,7 @@ from selector.core.eligibility import can_ever_serve
 from selector.core.leastloaded import requests_in_words
 from selector.core.policy import PolicyContext
 from selector.core.prediction import (
+    Disturbed,
     Prediction,
     keeps_targets,
     predict_with,
@@ -116,9 +117,21 @@ class Look:
         busy = [other for other in forecast.neighbours[index] if views[other].batch]
         spec, turns = forecast.backends[index], 1 + len(busy)
         found = predict_with(self.request, load, spec, self.lengths, prefill_frac, self._bursts, turns)
-        if views[index].batch or all(self._keeps_pace(other) for other in busy):
+        if views[index].batch or not busy:
             return found
-        return found._replace(keeps_others=False, feasible=False)
+        now_s = self.fleet.now_s
+        disturbed = tuple(
+            Disturbed(
+                forecast.load(other, views[other]),
+                forecast.prefill_frac(forecast.backends[other].name, now_s),
+                self._turns(other),
+            )
+            for other in busy
+        )
+        keeps = all(self._keeps_pace(other) for other in busy)
+        return found._replace(
+            keeps_others=found.keeps_others and keeps, feasible=found.feasible and keeps, disturbed=disturbed
+        )
 
     def _keeps_pace(self, index: int) -> bool:
         """Whether the requests on a busy backend meet their targets when one more server takes turns with it."""

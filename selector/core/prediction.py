@@ -36,6 +36,15 @@ from selector.core.types import BackendView, Candidate, RequestView
 _FAULTS = ("no free place", "misses its target", "breaks a running target")
 
 
+class Disturbed(NamedTuple):
+    """A busy server that shares a GPU with one that a request would wake."""
+
+    load: RunningLoad
+    prefill_frac: float
+    turns: int
+    """Busy servers of its GPU before, itself included."""
+
+
 class Prediction(NamedTuple):
     """One backend with the request added. A tuple, since one is made per backend and decision and is made fast."""
 
@@ -66,28 +75,25 @@ class Prediction(NamedTuple):
     bursts: Bursts
     turns: int
     """Busy servers of the GPU with the request there."""
+    disturbed: tuple[Disturbed, ...] = ()
+    """Busy servers of the GPU that take one more turn because of the request: none where its own is busy already."""
 
     @property
     def missed(self) -> float:
-        """How many more requests are expected to miss their targets with the request there; its own is one of them."""
+        """How many more requests are expected to miss their targets with the request there; its own is one of them.
+
+        Those on servers that would have to take turns with it, and do not yet, count too.
+        """
         lengths, load, request = self.lengths, self.load, self.lengths.request
         missed = 0.0
         if request.tbt_target_ms is not None:
             missed = miss_probability(self.mean_tbt_ms, self.tbt_ms, request.tbt_target_ms, lengths.deviate)
             missed = min(_HOPELESS, missed)
-        steps_ms = self.turns * load.step_ms, self.pace_ms * (1.0 - self.prefill_frac)
-        for group in load.view.groups:
-            if group.tbt_target_ms is None:
-                continue
-            before, after = [
-                miss_probability(
-                    *load.tbt_ms(group.text_type, lengths, step_ms, self.prefill_frac, self.bursts),
-                    group.tbt_target_ms,
-                    lengths.deviate,
-                )
-                for step_ms in steps_ms
-            ]
-            missed += group.requests * (after - before)
+        after_ms = self.pace_ms * (1.0 - self.prefill_frac)
+        missed += _more_missed(load, lengths, (self.turns * load.step_ms, after_ms), self.prefill_frac, self.bursts)
+        for other in self.disturbed:
+            steps_ms = other.turns * other.load.step_ms, (other.turns + 1) * other.load.step_ms
+            missed += _more_missed(other.load, lengths, steps_ms, other.prefill_frac, self.bursts)
         return missed
 
     @property
@@ -250,6 +256,26 @@ def keeps_targets(
             if group.text_type == text_type and target_ms is not None and now_ms <= target_ms < slow_ms:
                 return False
     return True
+
+
+def _more_missed(
+    load: RunningLoad, lengths: AcceptLengths, steps_ms: tuple[float, float], prefill_frac: float, bursts: Bursts
+) -> float:
+    """How many more who run are expected to miss their targets at steps of the second length than of the first."""
+    missed = 0.0
+    for group in load.view.groups:
+        if group.tbt_target_ms is None:
+            continue
+        before, after = [
+            miss_probability(
+                *load.tbt_ms(group.text_type, lengths, step_ms, prefill_frac, bursts),
+                group.tbt_target_ms,
+                lengths.deviate,
+            )
+            for step_ms in steps_ms
+        ]
+        missed += group.requests * (after - before)
+    return missed
 
 
 def goodput(load: RunningLoad, lengths: AcceptLengths, found: Prediction, prefill_frac: float) -> tuple[float, float]:
