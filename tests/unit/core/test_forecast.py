@@ -113,6 +113,17 @@ def test_waking_a_neighbour_must_not_break_a_running_target() -> None:
     assert shared_gpu((4, 1), 8.0)[1].feasible, "it is awake already"
 
 
+def test_who_would_wake_a_neighbour_is_charged_with_the_targets_it_breaks_there() -> None:
+    alone, asleep, awake = [shared_gpu(batches, 8.0)[1] for batches in ((0, 0), (4, 0), (4, 1))]
+    assert not alone.disturbed and not awake.disturbed
+    (disturbed,) = asleep.disturbed
+    assert (disturbed.load.view.batch, disturbed.turns) == (4, 1)
+    own = asleep._replace(disturbed=()).missed
+    assert asleep.missed > own + 2.0, "most of the four miss 8 ms at half of the pace"
+    loose = shared_gpu((4, 0), 100.0)[1]
+    assert loose.missed == pytest.approx(loose._replace(disturbed=()).missed, abs=0.01)
+
+
 def test_what_turns_have_lost_a_further_neighbour_cannot_break() -> None:
     """Two servers of a GPU work, in 5.3 ms a step each: targets of 8 ms are lost, those of 14 ms by a third server."""
     specs = [replace(spec, gpus=("g",)) for spec in specs_of("none", "none", "none")]
