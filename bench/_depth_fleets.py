@@ -36,7 +36,7 @@ def exported(folder: Path, target_ms: float | None) -> dict[str, Arm]:
     batches = ",".join(map(str, GRAPH_BATCHES))
     with redirect_stderr(StringIO()):
         drafter_selector(["export", "sglang-adaptive", *EXPORT, *aim, "--batches", batches, "--out", str(schedule)])
-        drafter_selector(["export", "depths", *EXPORT, "--out", str(depths)])
+        drafter_selector(["export", "depths", *EXPORT, "--load", "closed", "--out", str(depths)])
     return {
         PLUGIN: _arm(env={VARIABLE: str(depths)}, takes_tbt_target=True),
         SCHEDULE: _arm(ADAPTIVE_CONFIG_FLAG, str(schedule)),
