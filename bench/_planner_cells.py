@@ -25,7 +25,7 @@ MIXES: Mapping[str, Mapping[str, float]] = {
 }
 TARGETS_MS = (None, 25.0, 10.0, 5.0)
 REPEATS = {1: 8, 4: 4, 16: 2, 64: 2, 256: 2}
-"""Runs of a steady cell by its clients (_planner_repeats.py): 1,000 requests a policy at least, mostly thousands."""
+"""Runs of a steady cell by its clients (_planner_repeats.py)."""
 CLIENTS = tuple(REPEATS)
 TRACES = {
     "azure 2023 conversation": ("azure_2023_conv.csv", "conversation"),
