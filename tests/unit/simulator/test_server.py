@@ -54,6 +54,18 @@ def test_a_long_prompt_holds_up_running_requests_for_all_its_chunks() -> None:
     assert 0 < before < 400
 
 
+def pass_of_two(model: ServerModel, tokens: int) -> tuple[float, float]:
+    """Seconds and joules of the pass that two prompts of that length share, which come at 0.5 s; all runs to its end."""
+    late = [job(key, tokens, 2, arrived_s=0.5) for key in (1, 2)]
+    for each in late:
+        model.enqueue(each, 0.5)
+    model.advance(1e6)
+    first, second = late
+    assert first.first_token_s == second.first_token_s
+    assert first.first_token_s is not None and first.prefill_started_s is not None
+    return first.first_token_s - first.prefill_started_s, first.prefill_j + second.prefill_j
+
+
 def test_short_prompts_share_the_floor_of_a_pass_and_hold_up_running_requests_until_they_resume() -> None:
     prefill = PrefillCost([(1_000.0, 24.0, 16.0), (8_000.0, 200.0, 135.0)], floor_ms=14.0, floor_j=5.0, resume_ms=3.0)
     model = server(cost=replace(COST, prefill=prefill))
@@ -61,16 +73,10 @@ def test_short_prompts_share_the_floor_of_a_pass_and_hold_up_running_requests_un
     model.enqueue(running, 0.0)
     assert model.next_boundary_s() == pytest.approx(0.014), "nobody decodes who would have to resume"
     model.advance(0.5)
-    late = [job(key, 100, 2, arrived_s=0.5) for key in (1, 2)]
-    for each in late:
-        model.enqueue(each, 0.5)
-    model.advance(1e6)
-    first, second = late
-    assert first.first_token_s == second.first_token_s
-    assert first.first_token_s is not None and first.prefill_started_s is not None
-    assert first.first_token_s - first.prefill_started_s == pytest.approx(0.017)
+    took_s, prefill_j = pass_of_two(model, 100)
+    assert took_s == pytest.approx(0.017)
     idle_j = COST.idle.watts(1) * 0.003
-    assert first.prefill_j + second.prefill_j == pytest.approx(5.0 + idle_j)
+    assert prefill_j == pytest.approx(5.0 + idle_j)
 
 
 def test_prompts_that_share_a_pass_are_padded_to_a_graph_together() -> None:
@@ -79,15 +85,9 @@ def test_prompts_that_share_a_pass_are_padded_to_a_graph_together() -> None:
     model.enqueue(job(0, 300, 400), 0.0)
     assert model.next_boundary_s() == pytest.approx(512 * 24e-6)
     model.advance(0.5)
-    late = [job(key, 197, 2, arrived_s=0.5) for key in (1, 2)]
-    for each in late:
-        model.enqueue(each, 0.5)
-    model.advance(1e6)
-    first, second = late
-    assert first.first_token_s == second.first_token_s
-    assert first.first_token_s is not None and first.prefill_started_s is not None
-    assert first.first_token_s - first.prefill_started_s == pytest.approx(512 * 24e-6)
-    assert first.prefill_j + second.prefill_j == pytest.approx(512 * 0.016)
+    took_s, prefill_j = pass_of_two(model, 197)
+    assert took_s == pytest.approx(512 * 24e-6)
+    assert prefill_j == pytest.approx(512 * 0.016)
     assert model.totals.prefill_tokens == 300 + 2 * 197, "what is counted is prompts"
 
 
