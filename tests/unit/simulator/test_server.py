@@ -55,7 +55,7 @@ def test_a_long_prompt_holds_up_running_requests_for_all_its_chunks() -> None:
 
 
 def pass_of_two(model: ServerModel, tokens: int) -> tuple[float, float]:
-    """Seconds and joules of the pass that two prompts of that length share, which come at 0.5 s; all runs to its end."""
+    """Seconds and joules of the pass that two prompts of that length share which come at 0.5 s; all runs to its end."""
     late = [job(key, tokens, 2, arrived_s=0.5) for key in (1, 2)]
     for each in late:
         model.enqueue(each, 0.5)
