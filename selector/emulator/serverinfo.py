@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from selector.core.policy import BackendSpec
 from selector.emulator.engine import EmulatedEngine
 from selector.emulator.info import SGLANG_VERSION, Site
 from selector.files.profile import NO_DRAFTER
@@ -97,6 +98,12 @@ def server_info(site: Site, engine: EmulatedEngine) -> dict[str, object]:
     }
 
 
+def _graph_lists(spec: BackendSpec) -> dict[str, object]:
+    """Lists of CUDA graphs that the server was given; without one SGLang makes its own."""
+    lists = {"cuda_graph_bs_decode": spec.cost.graphs, "cuda_graph_bs_prefill": spec.cost.prefill.graphs}
+    return {name: list(graphs) for name, graphs in lists.items() if graphs}
+
+
 def _arguments(site: Site) -> dict[str, object]:
     spec, arm = site.spec, site.arm
     algorithm = None if arm.algorithm == NO_DRAFTER else arm.algorithm
@@ -116,8 +123,7 @@ def _arguments(site: Site) -> dict[str, object]:
         "model_path": site.model_path,
         "tokenizer_path": site.model_path,
         "context_length": site.limits.context_tokens,
-        "cuda_graph_bs_decode": list(spec.cost.graphs) or None,
-        "cuda_graph_bs_prefill": list(spec.cost.prefill.graphs) or None,
+        **_graph_lists(spec),
         "dtype": "bfloat16",
         "kv_cache_dtype": "auto",
         "max_running_requests": spec.max_running_requests,
