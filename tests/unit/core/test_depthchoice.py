@@ -256,8 +256,12 @@ def test_where_no_depth_has_room_for_the_pace_the_batch_that_is_there_counts() -
     assert settle(choice, 40) == 0, "depth 0 holds it"
     # 62 requests are more than 90 % of 64 places at depth 0; at depth 1 half of them would be there.
     assert settle(choice, 62) == 1
-    hundred = DepthChoice(DepthTable(rows), DepthAcceptances((1.0,), SLOW), options, start_depth=1)
-    assert settle(hundred, 200) == 1, "no depth holds 200 of depth 1; at 200 it is the cheaper one"
+    dearer = {depth: [[(0.0, ms, 0.0, j, 0.0)] for _ in range(64)] for depth, ms, j in ((0, 4.0, 2.0), (1, 6.0, 5.0))}
+    for start_depth in (0, 1):
+        choice = DepthChoice(DepthTable(dearer), DepthAcceptances((1.0,), SLOW), options, start_depth=start_depth)
+        assert settle(choice, 200) == 0, (
+            "no depth holds them; drafting is faster, and dearer at the batch that is there"
+        )
 
 
 def test_an_idle_power_below_nothing_is_refused() -> None:
