@@ -42,8 +42,9 @@ _AS_LIKELY_FRAC = 0.05
 _AS_FAST_FRAC = 0.1
 """… and about as fast within so much."""
 
-_NO_ROOM_J = 1e9
-"""More than any token costs."""
+_NO_ROOM = 1e6
+"""Times what a depth costs at the present batch: it comes behind all that have room, and as dear as it is among others
+without."""
 
 _Yield = tuple[float, float]
 """Of a batch at a depth: mean tokens of a request and step; the longest step that meets every target, in ms."""
@@ -239,7 +240,7 @@ class DepthChoice:
                     table, depth, tokens, rate, batch=size, context_tokens=context_tokens, idle_w=idle_w
                 )  # fmt: skip
                 if j == inf:
-                    j = _NO_ROOM_J + table.step(depth, size, context_tokens)[1] / (size * tokens)
+                    j = _NO_ROOM * table.step(depth, size, context_tokens)[1] / (size * tokens)
                 self._open_js[depth] = j
             self._open_js_of = of
         return self._open_js
