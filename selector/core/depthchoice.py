@@ -6,9 +6,9 @@
 
 Among the depths with every TBT_dg within the group's target the one of least J_d is taken. With `open_load` J_d is not
 that of the present batch but that of the batch at which the depth would serve as many tokens a second (`depthpace`),
-as far as there is room for it. If no depth is within the targets, the one
-at which most requests are likely to meet theirs; of depths that are about as good in that, and about as fast, the one
-of least J_d. A change costs the engine a swap of its graphs, so
+as far as there is room for it. If no depth is within the targets, the one at which most requests are likely to meet
+theirs; of depths that are about as good in that, and about as fast, the one of least J_d. A change costs the engine a
+swap of its graphs, so
 
     - a depth that no longer meets the targets is left at once, if another one does;
     - otherwise a change has to save `margin_frac` at least, and to a depth within the targets by `clear_frac`;
@@ -213,9 +213,7 @@ class DepthChoice:
             self.acceptance.renew(batch)
         elif known[1] == self.acceptance.version:
             return self._yields
-        groups = [
-            (self.acceptance.of(text_type), target_ms, requests) for text_type, target_ms, requests in batch.groups
-        ]
+        groups = self._groups(batch)
         for depth in self._table.depths:
             tokens, longest_ms = 0.0, inf
             for acceptance, target_ms, requests in groups:
@@ -236,9 +234,7 @@ class DepthChoice:
             rate = size * self._yields[self.depth][0] / table.step(self.depth, size, context_tokens)[0]
             for depth in table.depths:
                 tokens = self._yields[depth][0]
-                j = j_at_rate(
-                    table, depth, tokens, rate, batch=size, context_tokens=context_tokens, idle_w=idle_w
-                )  # fmt: skip
+                j = j_at_rate(table, depth, tokens, rate, batch=size, context_tokens=context_tokens, idle_w=idle_w)
                 if j == inf:
                     j = _NO_ROOM * table.step(depth, size, context_tokens)[1] / (size * tokens)
                 self._open_js[depth] = j
@@ -270,9 +266,7 @@ class DepthChoice:
 
     def _likeliest(self, batch: DepthBatch, context_tokens: float, size: int, kept_frac: float) -> int:
         """Where no depth meets every target: the depth at which most requests are likely to meet theirs."""
-        groups = [
-            (self.acceptance.of(text_type), target_ms, requests) for text_type, target_ms, requests in batch.groups
-        ]
+        groups = self._groups(batch)
         deviate = self.acceptance.slow.deviate
         shares, paces, js = {}, {}, {}
         deeper = -1

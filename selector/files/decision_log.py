@@ -20,8 +20,6 @@ took over a changed configuration; requests that were decided before may then st
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields as dataclass_fields
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,6 +29,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from selector.core.acceptancestate import AcceptanceState, CellState
 from selector.core.types import Candidate, Correction, Decision, LoadSignal, Outcome, RequestView
 from selector.errors import TraceError
+from selector.files.plainjson import plain
 from selector.files.validation import FileModel, read_text
 
 VERSION = 1
@@ -205,19 +204,8 @@ def encoded(event: str, fields: Mapping[str, object]) -> bytes:
     line = {"v": VERSION, "event": event, **fields}
     option = orjson.OPT_APPEND_NEWLINE
     if event in _OF_ACCEPTANCE:
-        # orjson reads fields of dataclasses where Python keeps them, and crashes over one that is compiled.
         option |= orjson.OPT_PASSTHROUGH_DATACLASS
-    return orjson.dumps(line, default=_plain, option=option)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, frozenset):
-        return sorted(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in dataclass_fields(value)}
-    raise TypeError(f"{type(value).__name__} has no place in a decision log")
+    return orjson.dumps(line, default=plain, option=option)
 
 
 def read_decision_log(path: Path) -> list[LogEvent]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +12,7 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 
 from selector import __version__
 from selector.core.types import BackendView
+from selector.files.plainjson import plain
 from selector.router.abort import abort
 from selector.router.acceptancereport import acceptance_report
 from selector.router.answers import CLOSE, RefusedRequest
@@ -302,16 +301,5 @@ def _same(values: list[str | None]) -> str | None:
 
 
 def _json(document: object, status_code: int = 200) -> Response:
-    # orjson reads fields of dataclasses where Python keeps them, and crashes over one that is compiled.
-    data = orjson.dumps(document, default=_plain, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+    data = orjson.dumps(document, default=plain, option=orjson.OPT_PASSTHROUGH_DATACLASS)
     return Response(data, status_code=status_code, media_type="application/json")
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, frozenset):
-        return sorted(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    raise TypeError(f"{type(value).__name__} cannot be shown")
