@@ -24,9 +24,10 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from selector.core.contention import DRAINING
 from selector.core.demandestimate import DemandEstimate
 from selector.core.forecast import Forecast, Look
-from selector.core.handover import SLOWDOWN, Handover
+from selector.core.handover import Handover
 from selector.core.livesettings import ArmSetting
 from selector.core.placing import Placing
 from selector.core.planner import Demand, DemandKey, Plan, Planner
@@ -201,7 +202,7 @@ class MinEnergy:
             if now_s - self._scored_s >= _QUIET_S:  # nothing has ended for a while
                 self._score(_SCORED_WHEN_QUIET)
         elif self._wanted is not None and self._hands_over(self._wanted, plan, look):
-            self._plan, self._wanted = self._wanted, None
+            self._put_in_force(self._wanted, None)
         elif now_s - self._looked_s >= self._params.replan_s:
             load = self._load(fleet)
             renewed = now_s - self._planned_s >= self._params.renew_s
@@ -212,7 +213,7 @@ class MinEnergy:
     def _with_demand(self, plan: Plan, fleet: FleetView, key: DemandKey) -> Plan:
         """The plan in force with a demand that it does not know, until all are planned anew."""
         load = self._load(fleet)
-        plan = self._plan = self._planner.extended(
+        plan = self._planner.extended(
             plan,
             load.demands,
             key,
@@ -220,6 +221,7 @@ class MinEnergy:
             population=load.population,
             settings=self._settings(fleet),
         )
+        self._put_in_force(plan, self._wanted)
         self._begin(load, fleet)
         return plan
 
@@ -274,14 +276,29 @@ class MinEnergy:
 
     def _follow(self, plan: Plan) -> None:
         """Puts a new plan in force; one that wakes servers beside others that work waits, see `handover`."""
-        waits = plan.instead_of is not None and self._handover.wakes(plan, plan.instead_of)
-        self._plan, self._wanted = (plan.instead_of, plan) if waits else (plan, None)
+        if plan.instead_of is not None and self._handover.wakes(plan, plan.instead_of):
+            self._put_in_force(plan.instead_of, plan)
+        else:
+            self._put_in_force(plan, None)
+
+    def _put_in_force(self, plan: Plan, wanted: Plan | None) -> None:
+        self._plan, self._wanted = plan, wanted
+        self._forecast.draining = self._handover.left(plan)
 
     def _hands_over(self, wanted: Plan, in_force: Plan, look: Look) -> bool:
-        slowed_but_in_time = partial(look.keeps_targets, slowdown=SLOWDOWN)
         return self._handover.is_due(
-            wanted, in_force, look.fleet, self._output_tokens(), keeps_targets=slowed_but_in_time
+            wanted,
+            in_force,
+            look.fleet,
+            output_tokens=self._output_tokens(),
+            prefill_frac=self._prefill_frac(),
+            keeps_targets=partial(look.keeps_targets, slowdown=DRAINING),
         )
+
+    def _prefill_frac(self) -> float:
+        """Share of its time that one GPU would need for the prefills of the demands that are planned for."""
+        stall_ms = self._specs[0].cost.prefill.mean_stall
+        return sum(each.requests_per_s * stall_ms(each.prompt_tokens)[0] / 1e3 for each in self._planned_for.demands)
 
     def _output_tokens(self) -> float:
         """Mean answer of the demands that are planned for."""

@@ -14,6 +14,9 @@ from collections.abc import Sequence
 
 from selector.core.policy import BackendSpec
 
+DRAINING = 1.5
+"""How many times longer an answer takes beside a server that drains: half of the tokens of those who run there are yet
+to come, and until they came both go at half of the pace."""
 _SWITCHING_TIME_FRAC = 0.09
 _SWITCHING_ENERGY_FRAC = 0.036
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from heapq import nlargest
 
-from selector.core.contention import neighbours
+from selector.core.contention import DRAINING, neighbours
 from selector.core.eligibility import can_ever_serve
 from selector.core.leastloaded import requests_in_words
 from selector.core.policy import PolicyContext
@@ -114,8 +114,9 @@ class Look:
     def _taking_turns(self, index: int, load: RunningLoad, prefill_frac: float) -> Prediction:
         """The prediction for a backend that shares its GPU with others."""
         forecast, views = self._forecast, self.fleet.backends
-        busy = [other for other in forecast.neighbours[index] if views[other].batch]
-        spec, turns = forecast.backends[index], 1 + len(busy)
+        working = [other for other in forecast.neighbours[index] if views[other].batch]
+        busy = [other for other in working if other not in forecast.draining]
+        spec, turns = forecast.backends[index], 1 + len(busy) + (DRAINING - 1.0) * (len(working) - len(busy))
         found = predict_with(self.request, load, spec, self.lengths, prefill_frac, self._bursts, turns)
         if views[index].batch or not busy:
             return found
@@ -177,6 +178,9 @@ class Forecast:
         self._loads: list[RunningLoad | None] = [None] * len(context.backends)
         self.neighbours = neighbours(context.backends)
         """For each backend, the places in the fleet of those that share a GPU with it."""
+        self.draining: frozenset[int] = frozenset()
+        """Places of servers that are left to others of their GPU: they take turns for a while, and stand in no one's
+        way."""
 
     def lengths(self, request: RequestView) -> AcceptLengths:
         """The accept lengths that a decision on `request` needs."""

@@ -51,7 +51,7 @@ class Placing:
         found = self._following(plan, key, look)
         if found is not None:
             return found
-        predictions = look.all()
+        predictions = self._staying(look)
         if not predictions:
             return None
         planned = next(iter(plan.arms_of.get(key, ())), None)
@@ -66,7 +66,7 @@ class Placing:
         if not crowded and (found := self._planned(plan, arms, look)) is not None:
             return found
         feasible = [found for found in self._emptiest(look) if found.feasible] if crowded else []
-        feasible = feasible or [found for found in look.all() if found.feasible]
+        feasible = feasible or [found for found in self._staying(look) if found.feasible]
         if not feasible:
             return None
         planned = next(iter(arms), None)
@@ -80,6 +80,11 @@ class Placing:
             return placed[gains.index(most)], f"{words}, most goodput: {most:+.0f} tokens/s"
         best = min(placed, key=lambda found: found.marginal_j_per_accepted_token)
         return best, f"beyond the plan, least marginal energy: {best.marginal_j_per_accepted_token:.3f} J/token"
+
+    def _staying(self, look: Look) -> list[Prediction]:
+        """All places but those of servers that drain, if there are others."""
+        found, draining = look.all(), self._forecast.draining
+        return [each for each in found if self._index[each.backend] not in draining] or found
 
     def _planned(self, plan: Plan, arms: Sequence[str], look: Look) -> tuple[Prediction, str] | None:
         """The first feasible place by the plan's preference for a demand."""

@@ -42,6 +42,8 @@ VIOLATION_J_PER_TOKEN = 1e1
 """Price of a token served outside its target: above any real cost, below not serving."""
 _GROWN = (2.0, 4.0)
 """Loads, as multiples of the present one, for which a choice among servers that share a GPU has to be good too."""
+_TURNS_FRAC = 0.03
+"""What servers of one GPU have to save by working together: they hold less of a peak, and prefills take turns too."""
 _FEW_REQUESTS = 4.0
 """What overflows by chance alone comes to about so many requests at a time."""
 _MOST_SWAYING = 512
@@ -300,9 +302,14 @@ class PlanScore:
         key = arm, values, slowdown, tuple([(demand.key, round(rate / total, 2)) for demand, rate in mix])
         curve = self._curves.get(key)
         if curve is None:
-            load = PoolLoad(self._pools[arm].spec, mix, self._acceptance, self._quantile, slowdown, setting)
+            load = self._load(arm, setting, mix, slowdown)
             curve = self._curves[key] = PoolCurve(load, load.full())
         return curve
+
+    def _load(
+        self, arm: str, setting: ArmSetting | None, mix: Sequence[tuple[Demand, float]], slowdown: int
+    ) -> PoolLoad:
+        return PoolLoad(self._pools[arm].spec, mix, self._acceptance, self._quantile, slowdown, setting)
 
     # ---- rates given
 
@@ -314,8 +321,8 @@ class PlanScore:
         refused_w += sum(pool.tokens_per_s * VIOLATION_J_PER_TOKEN * pool.curve.full.missed_frac for pool in held)
         score = run.score
         if run.served > 0.0 and any(self._pools[pool.arm].neighbours for pool in held):
-            grown = [run, *(self._run(arms_of, self._distributed(arms_of, growth)[0], growth) for growth in _GROWN)]
-            score = run.served * sum(each.score for each in grown) / sum(each.served for each in grown)
+            score = self._score_on_shared_gpus(arms_of, run)
+            refused_w = self._overrun(arms_of) * VIOLATION_J_PER_TOKEN if refused_w else 0.0
         plan = Plan(
             arms_of=arms_of,
             batch_of={pool.arm: self._limit(pool.arm, pool.curve.full.batch) for pool in held},
@@ -326,6 +333,31 @@ class PlanScore:
             within_targets=unserved <= 0.0 and all(pool.curve.full.within_targets for pool in held),
         )
         return plan, run.woken
+
+    def _score_on_shared_gpus(self, arms_of: Mapping[DemandKey, tuple[str, ...]], run: _Run) -> float:
+        """The score of what is served where servers share a GPU, at the present load and at larger ones.
+
+        Another server cannot be woken any more when a larger load has come.
+        """
+        runs = [run, *(self._run(arms_of, self._distributed(arms_of, growth)[0], growth) for growth in _GROWN)]
+        score = run.served * sum(each.score for each in runs) / sum(each.served for each in runs)
+        slowdowns, _ = self._taking_turns(arms_of)
+        return score * (1.0 + _TURNS_FRAC) if any(turns > 1 for turns in slowdowns.values()) else score
+
+    def _overrun(self, arms_of: Mapping[DemandKey, tuple[str, ...]]) -> float:
+        """Tokens per second outside their targets where servers share a GPU.
+
+        What an arm cannot hold within the targets goes to no other: all of it is served there, at the batch it takes.
+        """
+        slowdowns, _ = self._taking_turns(arms_of)
+        mixes: dict[str, list[tuple[Demand, float]]] = {}
+        for demand in self._demands:
+            mixes.setdefault(arms_of[demand.key][0], []).append((demand, demand.tokens_per_s))
+        overrun = 0.0
+        for arm, mix in mixes.items():
+            load = self._load(arm, self._setting_of.get(arm), mix, slowdowns.get(arm, 1))
+            overrun += self._counts[arm] * load.overrun(sum(rate for _, rate in mix) / self._counts[arm])
+        return overrun
 
     def _run(self, arms_of: Mapping[DemandKey, tuple[str, ...]], held: Sequence[_Held], growth: float) -> _Run:
         """The pools that hold their parts of `growth` times the rates, and what they turn away by chance."""

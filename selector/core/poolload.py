@@ -184,6 +184,19 @@ class PoolLoad:
             missed += limit.share * miss_probability(mean_ms, slow_ms, limit.target_ms, self._deviate)
         return max(missed, 1e-6)
 
+    def overrun(self, tokens_per_s: float) -> float:
+        """Tokens per second of a rate that miss their targets, or are not served: it runs at the least batch for it."""
+        low, high = 1, self.largest_batch
+        while low < high:
+            middle = (low + high) // 2
+            if self._rates(middle)[2] >= tokens_per_s:
+                high = middle
+            else:
+                low = middle + 1
+        served = min(tokens_per_s, self._rates(low)[2])
+        missed_frac = 0.0 if self.within_targets(low) else self._missed_frac(low)
+        return tokens_per_s - served * (1.0 - missed_frac)
+
     def full(self) -> OperatingPoint:
         """The largest batch within every target; where not even batch 1 is, see `_part_time`."""
         low, high = 0, self.largest_batch

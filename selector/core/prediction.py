@@ -73,8 +73,8 @@ class Prediction(NamedTuple):
     """What runs there without it."""
     prefill_frac: float
     bursts: Bursts
-    turns: int
-    """Busy servers of the GPU with the request there."""
+    turns: float
+    """Busy servers of the GPU with the request there; one that drains counts for half."""
     disturbed: tuple[Disturbed, ...] = ()
     """Busy servers of the GPU that take one more turn because of the request: none where its own is busy already."""
 
@@ -155,7 +155,7 @@ def predict_with(
     lengths: AcceptLengths,
     prefill_frac: float,
     bursts: Bursts,
-    turns: int = 1,
+    turns: float = 1,
 ) -> Prediction:
     """`predict` from what is known of the backend's view already, and accept lengths shared by all backends."""
     if load.at_depths:
@@ -210,7 +210,7 @@ def _at_own_depth(
     lengths: AcceptLengths,
     prefill_frac: float,
     bursts: Bursts,
-    turns: int,
+    turns: float,
 ) -> Prediction:
     """The prediction at the depth that the backend's engine is taken to choose with the request there."""
     best: Prediction | None = None
@@ -231,7 +231,7 @@ def _at_own_depth(
 
 
 def keeps_targets(
-    load: RunningLoad, lengths: AcceptLengths, step_ms: float, prefill_frac: float, bursts: Bursts, turns: int = 1
+    load: RunningLoad, lengths: AcceptLengths, step_ms: float, prefill_frac: float, bursts: Bursts, turns: float = 1
 ) -> bool:
     """Whether the requests that run on a backend meet their targets at steps of `step_ms`.
 

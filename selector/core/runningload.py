@@ -114,7 +114,7 @@ class RunningLoad:
         return _running_tbt_ms(self.acceptance_arm, text_type, lengths, step_ms, prefill_frac, bursts)
 
     def mean_tbt_now_ms(
-        self, text_type: str, lengths: AcceptLengths, prefill_frac: float, bursts: Bursts, turns: int
+        self, text_type: str, lengths: AcceptLengths, prefill_frac: float, bursts: Bursts, turns: float
     ) -> float:
         """Mean of a running request of `text_type` at the present steps, with `turns` busy servers on the GPU.
 

@@ -92,13 +92,17 @@ def test_without_a_feasible_place_it_is_where_the_target_is_likeliest_met() -> N
     assert words.startswith("no place within target, least violation: ")
 
 
-def shared_gpu(batches: tuple[int, int], target_ms: float | None) -> list[Prediction]:
+def shared_gpu(
+    batches: tuple[int, int], target_ms: float | None, *, draining: frozenset[int] = frozenset()
+) -> list[Prediction]:
     """Predictions of a request of code on two servers of one GPU; what runs on the first has a target."""
     specs = [replace(spec, gpus=("g",)) for spec in specs_of("none", "dspark-8")]
     context = policy_context(specs)
     groups = [LoadGroup(text_type="code", tbt_target_ms=target_ms, requests=batches[0])] if batches[0] else []
     views = [backend_view(specs[0], batch=batches[0], groups=groups), backend_view(specs[1], batch=batches[1])]
-    return Forecast(context).predictions(request_view(), FleetView(now_s=0.0, backends=tuple(views)))
+    forecast = Forecast(context)
+    forecast.draining = draining
+    return forecast.predictions(request_view(), FleetView(now_s=0.0, backends=tuple(views)))
 
 
 def test_servers_of_one_gpu_take_turns() -> None:
@@ -111,6 +115,13 @@ def test_waking_a_neighbour_must_not_break_a_running_target() -> None:
     asleep = shared_gpu((4, 0), 8.0)[1]
     assert (asleep.keeps_others, asleep.feasible) == (False, False), "steps of 5.3 ms would take 10.6 ms"
     assert shared_gpu((4, 1), 8.0)[1].feasible, "it is awake already"
+
+
+def test_a_server_that_drains_takes_turns_for_a_while_and_stands_in_no_ones_way() -> None:
+    (_, alone), (_, beside) = shared_gpu((0, 0), None), shared_gpu((4, 0), None, draining=frozenset({0}))
+    assert beside.mean_tbt_ms == pytest.approx(1.5 * alone.mean_tbt_ms)
+    woken = shared_gpu((4, 0), 8.0, draining=frozenset({0}))[1]
+    assert woken.feasible and not woken.disturbed, "its target was weighed when it was decided to leave it"
 
 
 def test_who_would_wake_a_neighbour_is_charged_with_the_targets_it_breaks_there() -> None:

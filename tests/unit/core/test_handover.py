@@ -32,9 +32,16 @@ def fleet(*batches: int) -> FleetView:
     return FleetView(now_s=0.0, backends=tuple(views))
 
 
-def due(wanted: Plan, in_force: Plan, there: FleetView, *, in_time: bool = False) -> bool:
+def due(wanted: Plan, in_force: Plan, there: FleetView, *, in_time: bool = False, prefill_frac: float = 0.05) -> bool:
     """Answers of 100 tokens; those who run meet their targets slowed, or do not."""
-    return ON_ONE_GPU.is_due(wanted, in_force, there, 100.0, keeps_targets=lambda index: in_time)
+    return ON_ONE_GPU.is_due(
+        wanted,
+        in_force,
+        there,
+        output_tokens=100.0,
+        prefill_frac=prefill_frac,
+        keeps_targets=lambda index: in_time,
+    )
 
 
 def test_only_an_arm_beside_another_on_its_gpu_has_to_wait() -> None:
@@ -54,10 +61,27 @@ def test_targets_that_break_meanwhile_are_weighed_against_what_it_saves(saved_w:
     assert due(plan("none", 1_000.0 - saved_w), in_force, fleet(0, 4, 0)) is followed
 
 
-def test_where_the_plan_in_force_has_no_place_for_all_a_token_counts_as_one_that_is_not_served() -> None:
+def test_where_the_plan_in_force_has_no_place_for_all_nobody_who_runs_is_slowed_down() -> None:
     short = plan("dspark-8", 50_000.0, within=False)
     assert not due(plan("none", 10_000.0), short, fleet(0, 4, 0))
-    assert due(plan("none", -15_000.0), short, fleet(0, 4, 0))
+    assert due(plan("none", 10_000.0), short, fleet(0, 0, 0)), "nobody is there"
+    assert due(plan("none", 10_000.0), short, fleet(0, 4, 0), in_time=True), "they stay in time"
+
+
+# Two servers taking turns prefill 2.18 times as long each.
+@pytest.mark.parametrize(("prefill_frac", "followed"), [(0.13, True), (0.15, False)])
+def test_in_a_peak_of_prompts_nothing_is_handed_over(prefill_frac: float, followed: bool) -> None:
+    wanted, in_force = plan("none", 100.0), plan("dspark-8", 1_000.0)
+    assert due(wanted, in_force, fleet(0, 4, 0), in_time=True, prefill_frac=prefill_frac) is followed
+    assert due(wanted, in_force, fleet(0, 0, 0), prefill_frac=prefill_frac), "nobody is there"
+
+
+def test_a_plan_leaves_the_servers_beside_its_own() -> None:
+    assert ON_ONE_GPU.left(plan("none", 1.0)) == {1}
+    assert ON_ONE_GPU.left(plan("dspark-8", 1.0)) == {0}
+    assert ON_ONE_GPU.left(plan("eagle3-k1", 1.0)) == set(), "a GPU of its own"
+    both = replace(plan("none", 1.0), batch_of={"none": 4, "dspark-8": 4})
+    assert ON_ONE_GPU.left(both) == set()
 
 
 @pytest.mark.parametrize(("saved_w", "followed"), [(40.0, False), (60.0, True)])
@@ -76,7 +100,9 @@ def test_those_who_run_are_asked_about_where_they_run() -> None:
         asked.append(index)
         return True
 
-    ON_ONE_GPU.is_due(plan("none", 500.0), plan("dspark-8", 1_000.0), fleet(0, 4, 7), 100.0, keeps_targets=in_time)
+    wanted, in_force = plan("none", 500.0), plan("dspark-8", 1_000.0)
+    there = fleet(0, 4, 7)
+    ON_ONE_GPU.is_due(wanted, in_force, there, output_tokens=100.0, prefill_frac=0.0, keeps_targets=in_time)
     assert asked == [1]
 
 

@@ -339,6 +339,50 @@ def test_arms_of_one_gpu_take_turns_in_the_plan() -> None:
     assert Planner(together, acceptance_model(), QUANTILE).idle_w == 95.0
 
 
+TOGETHER = [replace(spec, gpus=("g",)) for spec in specs_of("none", "eagle3-k1", "dspark-8")]
+
+
+def late(demands: list[Demand], arm_of: dict[str, str]) -> float:
+    """Tokens per second outside their targets on servers of one GPU; arms by text type."""
+    in_all = 0.0
+    for spec in TOGETHER:
+        mix = [(each, each.tokens_per_s) for each in demands if arm_of[each.text_type] == spec.arm]
+        if mix:
+            load = PoolLoad(spec, mix, acceptance_model(), QUANTILE, len(set(arm_of.values())))
+            in_all += load.overrun(sum(rate for _, rate in mix))
+    return in_all
+
+
+def on_one_gpu(demands: list[Demand]) -> dict[str, str]:
+    """The planned arm by text type."""
+    plan = Planner(TOGETHER, acceptance_model(), QUANTILE).solve(demands)
+    return {text_type: arms[0] for (text_type, _), arms in plan.arms_of.items()}
+
+
+@pytest.mark.parametrize(("code_per_s", "romansh_per_s", "output"), [(2.0, 1.0, 250.0), (5.0, 3.0, 100.0)])
+def test_a_full_gpu_is_left_to_the_server_on_which_least_is_late(
+    code_per_s: float, romansh_per_s: float, output: float
+) -> None:
+    """Two servers have places for more within the target than one; of all that come less is late on one."""
+    rates = {"code": code_per_s, "romansh": romansh_per_s}
+    demands = [
+        demand(text, rate, target_ms=5.0, output=output)._replace(prompt_tokens=1500.0 if rate < 3 else 500.0)
+        for text, rate in rates.items()
+    ]
+    choices = [{"code": a, "romansh": b} for a, b in product(["none", "eagle3-k1", "dspark-8"], repeat=2)]
+    found = on_one_gpu(demands)
+    assert late(demands, found) == min(late(demands, choice) for choice in choices) > 0.0
+
+
+def test_servers_of_one_gpu_work_together_only_for_a_clear_gain() -> None:
+    demands = [demand("code", 2.0), demand("romansh", 1.0)]
+    solver = Planner(TOGETHER, acceptance_model(), QUANTILE)
+    alone = solver.evaluate(demands, {each.key: "eagle3-k1" for each in demands})
+    both = solver.evaluate(demands, {demands[0].key: "dspark-8", demands[1].key: "eagle3-k1"})
+    assert both.score / 1.03 < alone.score < both.score, "a gain that a peak takes back"
+    assert solver.solve(demands).arms_of == alone.arms_of
+
+
 def test_a_demand_that_comes_later_joins_what_runs_where_that_costs_less() -> None:
     """Alone a trickle of maths would wake a backend that nobody else needs."""
     solver = planner()

@@ -98,6 +98,17 @@ def test_a_target_bounds_the_batch_and_the_capacity() -> None:
     assert most_tokens_per_s(spec, "romansh", 500.0, 250.0, ACCEPTANCE, tbt_target_ms=1.0) == 0.0
 
 
+def test_what_overruns_is_what_misses_at_the_batch_that_serves_it_and_what_none_serves() -> None:
+    free, tight = pool(), pool("dspark-8", (demand("romansh", target_ms=9.0), 1.0))
+    room, most = tight.full().tokens_per_s, free.point(free.largest_batch).tokens_per_s
+    assert free.overrun(most) == 0.0
+    assert free.overrun(most + 500.0) == pytest.approx(500.0)
+    assert tight.overrun(0.99 * room) == 0.0
+    beyond = [tight.overrun(times * room) / (times * room) for times in (1.02, 1.1, 1.5)]
+    assert 0.1 < beyond[0] < 0.2, "most are in time at a batch that is too large for nine in ten"
+    assert sorted(beyond) == beyond and beyond[-1] > 0.9
+
+
 def test_where_no_batch_is_within_the_target_the_misses_are_counted() -> None:
     hopeless = pool("none", (demand("romansh", 1.0), 1.0)).full()
     likely = pool("dspark-8", (demand("romansh", 4.9), 1.0)).full()
