@@ -22,7 +22,8 @@ from functools import partial
 from selector.core.acceptancestate import AcceptanceState, Contribution, check
 from selector.core.controller import Controller
 from selector.core.eligibility import can_ever_serve, within_context
-from selector.core.stream import SpecCounts, StreamObserver
+from selector.core.speccounts import SpecCounts
+from selector.core.stream import StreamObserver
 from selector.core.types import (
     NO_CORRECTION,
     BackendView,
