@@ -143,7 +143,7 @@ def test_every_shipped_row_is_of_some_plan() -> None:
     ],
 )
 def test_options_that_do_not_go_together_are_refused(here: Path, arguments: list[str], message: str) -> None:
-    command = [sys.executable, LIVE / "run.py", "--plan", "first.toml", *arguments]
+    command: list[str | Path] = [sys.executable, LIVE / "run.py", "--plan", "first.toml", *arguments]
     ran = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert message in ran.stderr
