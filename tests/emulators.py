@@ -12,6 +12,7 @@ from selector.emulator.clock import Clock
 from selector.emulator.http import Handler, Message
 from selector.files.fleet import Backend, Fleet, LoadedFleet
 from selector.files.profile import Profile
+from tests.profiles import MADE_UP, made_up_document
 
 TARGET = "smol"
 START_UNIX_S = 1_800_000_000.0
@@ -65,50 +66,40 @@ async def turns(count: int = 4) -> None:
 
 def profile_document(arms: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     """A profile of made-up numbers; `arms` has SGLang's algorithm and the verify width by arm name."""
-    return {
-        "format": "drafter-selector/profile",
-        "version": 1,
-        "target": {
-            "name": TARGET,
-            "model": "/model",
-            "parameters": 1e9,
-            "non_embedding_parameters": 9e8,
-            "kv_bytes_per_token": 1e5,
-            "provenance": "made-up",
-        },
-        "gpu": {"name": "made-up", "power_limit_w": 700.0, "provenance": "made-up"},
-        "idle": {"bare_w": 80.0, "served_w": 95.0, "provenance": "made-up"},
-        "prefill": [
-            {"prompt_tokens": tokens, "ms": ms, "j": j, "provenance": "made-up"}
-            for tokens, ms, j in ((100, 10.0, 5.0), (8_000, 400.0, 250.0))
-        ],
-        "arms": {
-            name: {
-                "algorithm": algorithm,
-                "verify_tokens": width,
-                "topk": 1 if width > 1 else None,
-                "context_slope": {"ms_per_token": 3e-5, "j_per_token": 2e-5, "provenance": "made-up"},
-                "cells": [
-                    {
-                        "batch": batch,
-                        "context_tokens": 500,
-                        "step_ms": 5.0 + 0.1 * batch * width,
-                        "step_j": 2.5 + 0.05 * batch * width,
-                        "provenance": "made-up",
-                    }
-                    for batch in (1, 8, 32)
-                ],
-                "acceptance": {
-                    "code": {"mean": 1 + 0.6 * (width - 1), "provenance": "made-up"},
-                    "romansh": {"mean": 1 + 0.1 * (width - 1), "provenance": "made-up"},
+    made = {
+        name: {
+            "algorithm": algorithm,
+            "verify_tokens": width,
+            "topk": 1 if width > 1 else None,
+            "context_slope": {"ms_per_token": 3e-5, "j_per_token": 2e-5, "provenance": MADE_UP},
+            "cells": [
+                {
+                    "batch": batch,
+                    "context_tokens": 500,
+                    "step_ms": 5.0 + 0.1 * batch * width,
+                    "step_j": 2.5 + 0.05 * batch * width,
+                    "provenance": MADE_UP,
                 }
-                if width > 1
-                else {},
+                for batch in (1, 8, 32)
+            ],
+            "acceptance": {
+                "code": {"mean": 1 + 0.6 * (width - 1), "provenance": MADE_UP},
+                "romansh": {"mean": 1 + 0.1 * (width - 1), "provenance": MADE_UP},
             }
-            for name, (algorithm, width) in arms.items()
-        },
-        "provenance": {"made-up": {"kind": "assumed", "source": "invented for tests"}},
+            if width > 1
+            else {},
+        }
+        for name, (algorithm, width) in arms.items()
     }
+    prefill = [
+        {"prompt_tokens": tokens, "ms": ms, "j": j, "provenance": MADE_UP}
+        for tokens, ms, j in ((100, 10.0, 5.0), (8_000, 400.0, 250.0))
+    ]
+    document = made_up_document(
+        made, target=TARGET, prefill=prefill, idle={"bare_w": 80.0, "served_w": 95.0, "provenance": MADE_UP}
+    )
+    document["target"]["model"] = "/model"
+    return document
 
 
 PROFILE = Profile.model_validate(

@@ -13,6 +13,7 @@ import orjson
 from selector.core.types import TEXT_TYPES
 from selector.files.fleet import LoadedFleet, parse_fleet
 from selector.files.profile import Profile, parse_profile
+from tests.profiles import MADE_UP, made_up_document
 
 KNOB = "dspark_force_budget_frac"
 WHOLE: Mapping[str, float] = {KNOB: 1.0}
@@ -29,7 +30,7 @@ def _cells(ms: float, ms_per_request: float, watts: float) -> list[dict[str, Any
             "context_tokens": 700,
             "step_ms": ms + ms_per_request * batch,
             "step_j": 1e-3 * watts * (ms + ms_per_request * batch),
-            "provenance": "p",
+            "provenance": MADE_UP,
         }
         for batch in (1, 8, 64)
     ]
@@ -37,44 +38,27 @@ def _cells(ms: float, ms_per_request: float, watts: float) -> list[dict[str, Any
 
 def document() -> dict[str, Any]:
     """The profile as JSON data: `none` and the arm."""
-    return {
-        "format": "drafter-selector/profile",
-        "version": 1,
-        "target": {
-            "name": "Made-Up-8B",
-            "parameters": 8e9,
-            "non_embedding_parameters": 7e9,
-            "kv_bytes_per_token": 1e5,
-            "provenance": "p",
-        },
-        "gpu": {"name": "made up", "power_limit_w": 700, "provenance": "p"},
-        "idle": {"bare_w": 80, "served_w": 90, "provenance": "p"},
-        "prefill": [
-            {"prompt_tokens": 1000, "ms": 20, "j": 10, "provenance": "p"},
-            {"prompt_tokens": 8000, "ms": 160, "j": 80, "provenance": "p"},
-        ],
-        "arms": {
-            "none": {"algorithm": "none", "verify_tokens": 1, "cells": _cells(6.0, 0.02, 400.0)},
-            ARM: {
-                "algorithm": "DSPARK",
-                "verify_tokens": 8,
-                "cells": _cells(7.0, 0.4, 400.0),
-                "acceptance": {name: {"mean": 3.0, "provenance": "p"} for name in TEXT_TYPES},
-                "live_setting": {
-                    "name": KNOB,
-                    "launched": 1.0,
-                    "others": [
-                        {
-                            "value": 0.25,
-                            "cells": _cells(6.5, 0.08, 330.0),
-                            "acceptance": {name: {"mean": 2.0, "provenance": "p"} for name in TEXT_TYPES},
-                        }
-                    ],
-                },
+    arms = {
+        "none": {"algorithm": "none", "verify_tokens": 1, "cells": _cells(6.0, 0.02, 400.0)},
+        ARM: {
+            "algorithm": "DSPARK",
+            "verify_tokens": 8,
+            "cells": _cells(7.0, 0.4, 400.0),
+            "acceptance": {name: {"mean": 3.0, "provenance": MADE_UP} for name in TEXT_TYPES},
+            "live_setting": {
+                "name": KNOB,
+                "launched": 1.0,
+                "others": [
+                    {
+                        "value": 0.25,
+                        "cells": _cells(6.5, 0.08, 330.0),
+                        "acceptance": {name: {"mean": 2.0, "provenance": MADE_UP} for name in TEXT_TYPES},
+                    }
+                ],
             },
         },
-        "provenance": {"p": {"kind": "assumed", "source": "made up for tests"}},
     }
+    return made_up_document(arms)
 
 
 def profile(data: Mapping[str, Any] | None = None) -> Profile:

@@ -96,8 +96,7 @@ def imposed(profile: Profile, plan: LivePlan) -> Profile:
             text: Acceptance(mean=min(mean, arm.verify_tokens), provenance=_IMPOSED) for text, mean in lengths.items()
         }
         arms[name] = arm.model_copy(update={"acceptance": {} if name == NO_DRAFTER else acceptance})
-    flags = (*plan.servers.flags, *profile.common_flags)
-    return profile.model_copy(update={"arms": arms, "provenance": provenance, "common_flags": flags})
+    return profile.with_flags(plan.servers.flags).model_copy(update={"arms": arms, "provenance": provenance})
 
 
 def imposed_lengths(loaded: LoadedFleet) -> dict[str, dict[str, float]]:

@@ -3,6 +3,7 @@
     python bench/live/run.py --plan bench/live/one-server.toml --out runs/live --models models      # on a GPU host
     python bench/live/run.py --plan bench/live/one-server.toml --out runs/live --emulate            # anywhere
     python bench/live/run.py --plan bench/live/one-server.toml --out runs/live --report
+    python bench/live/run.py --plan bench/live/two-gpus.toml --rows bench/results/h200_live.jsonl --report
     python bench/live/run.py --plan bench/live/one-server.toml --out runs/live --resimulate
 
 Starts the servers of a fleet once, and then for every cell a router of its own; each finished cell is a line of
@@ -52,8 +53,11 @@ _START_S = 100.0
 def main() -> int:
     """0: every cell is there or time is up; 1: a cell failed; 2: an input that cannot be used."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plan", type=Path, required=True, help="what to run (TOML)")
-    parser.add_argument("--out", type=Path, required=True, help="folder of results.jsonl, logs and decision logs")
+    parser.add_argument(
+        "--plan", type=Path, action="append", required=True, help="what to run (TOML); with --report also several times"
+    )
+    parser.add_argument("--out", type=Path, help="folder of results.jsonl, logs and decision logs")
+    parser.add_argument("--rows", type=Path, help="with --report: the results, where they are not in --out")
     parser.add_argument("--models", type=Path, help="folder of target and draft models, on a GPU host")
     parser.add_argument("--emulate", action="store_true", help="emulated servers instead of real ones")
     parser.add_argument("--hold", metavar="FLEET", help="only start the servers of this fleet, and hold them up")
@@ -72,16 +76,34 @@ def main() -> int:
     args = parser.parse_args()
     began_s = time.monotonic()
     try:
-        plan = load_plan(args.plan)
+        plans = {file: load_plan(file) for file in args.plan}
+        if args.report:
+            print_report(done(_rows_file(args)).values(), plans)
+            return 0
+        if len(plans) > 1 or args.rows is not None:
+            raise UsageError(
+                "--plan given several times, or --rows", "are for --report alone", "add it, or run one plan"
+            )
+        if args.out is None:
+            raise UsageError("--out", "is missing", "give the folder for results")
+        [(args.plan, plan)] = plans.items()
         if args.one_by_one:
             plan = plan.model_copy(update={"servers": plan.servers.model_copy(update={"at_once": False})})
-        if args.report:
-            print_report(done(args.out).values())
-            return 0
         return asyncio.run(_run(args, plan, began_s))
     except SelectorError as failed:
         print(f"run.py: {failed}", file=sys.stderr)
         return 2
+
+
+def _rows_file(args: argparse.Namespace) -> Path:
+    """What there is to report. Raises `UsageError`."""
+    if (args.rows is None) == (args.out is None):
+        raise UsageError("--report", "shows the results of --out or of --rows", "give one of both")
+    if args.rows is None:
+        return results_of(args.out)
+    if not args.rows.is_file():
+        raise UsageError("--rows", f"{args.rows} is no file", "give the results.jsonl of a run")
+    return Path(args.rows)
 
 
 async def _run(args: argparse.Namespace, plan: LivePlan, began_s: float) -> int:
@@ -92,7 +114,7 @@ async def _run(args: argparse.Namespace, plan: LivePlan, began_s: float) -> int:
     if args.hold is not None:
         return await _hold(args, plan)
     trace = trace_of(plan, args.plan.parent)
-    finished = done(args.out)
+    finished = done(results_of(args.out))
     if args.resimulate:
         _resimulate(args, plan, trace, finished)
         return 0
@@ -113,7 +135,7 @@ async def _run(args: argparse.Namespace, plan: LivePlan, began_s: float) -> int:
         elif left:
             status = max(status, await _run_fleet(args, plan, trace, left, fleet_file, loaded, began_s))
     if not args.list:
-        print_report(done(args.out).values())
+        print_report(done(results_of(args.out)).values(), {args.plan: plan})
     return status
 
 
@@ -158,8 +180,8 @@ def _resimulate(
                 simulated = simulated_result(loaded, load, plan, cell)
                 anew[cell.key] = {**row, **compared(row["live"], simulated)}
     lines = "".join(json.dumps(row) + "\n" for row in anew.values())
-    (args.out / "results.jsonl").write_text(lines, encoding="utf-8")
-    print_report(anew.values())
+    results_of(args.out).write_text(lines, encoding="utf-8")
+    print_report(anew.values(), {args.plan: plan})
 
 
 async def _run_fleet(
@@ -207,7 +229,7 @@ async def _run_fleet(
                 print(f"FAILED {cell.key}: {broken}", file=sys.stderr, flush=True)
                 failed += 1
                 continue
-            with (args.out / "results.jsonl").open("a", encoding="utf-8") as file:
+            with results_of(args.out).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             live, error = row["live"], row["error"]
             shown = {name: "-" if value is None else f"{value:+.1%}" for name, value in error.items()}
@@ -296,9 +318,13 @@ def errors(live: Mapping[str, Any], simulated: Mapping[str, Any]) -> dict[str, f
     }
 
 
-def done(out: Path) -> dict[str, dict[str, Any]]:
-    """Results by key."""
-    file = out / "results.jsonl"
+def results_of(out: Path) -> Path:
+    """The file of results in a folder."""
+    return out / "results.jsonl"
+
+
+def done(file: Path) -> dict[str, dict[str, Any]]:
+    """Results by key; none without the file."""
     if not file.exists():
         return {}
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")]

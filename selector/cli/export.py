@@ -223,8 +223,7 @@ def run_depths(args: argparse.Namespace) -> int:
 
 
 def _profile_and_costs(args: argparse.Namespace) -> tuple[Profile, DepthCosts]:
-    profile = load_profile(args.profile)
-    profile = profile.model_copy(update={"common_flags": (*args.launch_flags, *profile.common_flags)})
+    profile = load_profile(args.profile).with_flags(args.launch_flags)
     costs = depth_costs(
         profile,
         args.profile,

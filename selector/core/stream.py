@@ -1,6 +1,6 @@
-"""Server-sent events without I/O: bytes and the time they came go in, whole events and what they mean come out.
+"""What an answer tells of itself, without I/O: events and the time they came go in, what they mean comes out.
 
-    bytes ──▶ EventSplitter ──▶ events (raw bytes, byte for byte) ──▶ StreamObserver ──▶ times, token counts, acceptance
+    bytes ──▶ streamevents.EventSplitter ──▶ events (raw bytes) ──▶ StreamObserver ──▶ times, token counts, acceptance
 
 One chunk may carry several tokens, and one event may be split over several reads, so nothing is ever counted by chunks:
 the tokens come from `usage` or `meta_info`, and
@@ -19,153 +19,22 @@ Understood are the streams of `/v1/chat/completions`, `/v1/completions` and `/ge
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from collections.abc import Iterable
+from typing import Any
 
 import orjson
 
-MAX_EVENT_BYTES = 8 * 1024 * 1024
-"""An event that grows beyond this is not one; the splitter gives it up as it is."""
+from selector.core.contentshape import HAS_CONTENT
+from selector.core.speccounts import SpecCounts, counts_of_choices, is_count, spec_counts
+from selector.core.streamevents import event_data, event_name
 
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_LONGEST_END = 4
-_HAS_CONTENT = re.compile(rb'"(?:content|text|reasoning_content|arguments|name|delta|partial_json)":\s*"[^"]')
 _HAS_USAGE = re.compile(rb'"usage":\s*\{')
 _FINISHES = re.compile(rb'"(?:finish_reason|stop_reason)":\s*["{]')
-_PLAIN_TEXT = re.compile(rb'[^"\r\n]+')
 _TOKENS = re.compile(rb'"(?:completion|output)_tokens":\s*(\d+)')
 _INDEX = re.compile(rb'"index":\s*(\d+)')
 _DONE = b"[DONE]"
 _LAST_EVENTS = frozenset({b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"})
 _MESSAGE_START = b"message_start"
-
-
-class EventSplitter:
-    """Splits a byte stream into events. Their concatenation is the stream, whatever the reads were."""
-
-    __slots__ = ("pending",)
-
-    def __init__(self) -> None:
-        self.pending = b""
-        """What has not been completed by a blank line: not empty at the end means a truncated stream."""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The events that `data` completes, each with its terminating blank line."""
-        # What was pending holds no whole end, so a first end reaches into `data`.
-        search_from = max(0, len(self.pending) - _LONGEST_END + 1)
-        pending = self.pending + data if self.pending else data
-        events: list[bytes] = []
-        if b"\r" not in pending:
-            *whole, rest = pending.split(b"\n\n")
-            events = [event + b"\n\n" for event in whole]
-        else:
-            start = 0
-            for end in _EVENT_END.finditer(pending, search_from):
-                events.append(pending[start : end.end()])
-                start = end.end()
-            rest = pending[start:]
-        if len(rest) > MAX_EVENT_BYTES:
-            events.append(rest)
-            rest = b""
-        self.pending = rest
-        return events
-
-    def rest(self) -> bytes:
-        """What is pending."""
-        return self.pending
-
-
-class ContentShape:
-    """What the content events of one stream have in common, so that most of them need no second look.
-
-    Servers write every content event of a stream in the same words; only the text differs. An event that agrees with
-    one already understood in all but its text, and whose text has no quote and no line end in it and is not empty, can
-    hold no other field: it means the same.
-    """
-
-    __slots__ = ("after", "before")
-
-    def __init__(self) -> None:
-        self.before = b""
-        """What comes before the text in every event of this shape, on one line; empty until a shape is learnt."""
-        self.after = b""
-        """What comes after it: from the quote that ends the text to the blank line, the only line end in it."""
-
-    def matches(self, event: bytes) -> bool:
-        """Whether `event` is one whole event of the shape learnt."""
-        before, after = self.before, self.after
-        return (
-            before != b""
-            and event.startswith(before)
-            and event.endswith(after)
-            and _PLAIN_TEXT.fullmatch(event, len(before), len(event) - len(after)) is not None
-        )
-
-    def learn(self, event: bytes) -> None:
-        """Takes the shape of an event that `StreamObserver.event` found to be plain content."""
-        match = _HAS_CONTENT.search(event)
-        if match is None or not event.startswith(b"data: "):
-            return
-        start = match.end() - 1
-        end = event.find(b'"', start)
-        # One line of data and one blank line: a line end of another kind could cut events differently.
-        if event.find(b"\n") == len(event) - 2 and b"\r" not in event and event[end - 1 : end] != b"\\":
-            self.before, self.after = event[:start], event[end:]
-
-
-def event_data(event: bytes) -> bytes:
-    """The payload of an event's `data:` lines, joined by newlines; empty for comments and other fields."""
-    if event.startswith(b"data: ") and event.find(b"\n") >= len(event) - 2:
-        return event[6:].rstrip(b"\r\n")
-    parts = []
-    for line in event.splitlines():
-        if line.startswith(b"data:"):
-            parts.append(line[5:].removeprefix(b" "))
-    return b"\n".join(parts)
-
-
-def event_name(event: bytes) -> bytes:
-    """The value of an event's first line when that is its `event:` field, otherwise nothing."""
-    if not event.startswith(b"event:"):
-        return b""
-    return event.splitlines()[0][6:].strip()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecCounts:
-    """What a backend reported about speculation for one request."""
-
-    verify_passes: int
-    accepted_drafts: int
-    accept_rate: float | None = None
-    """Accepted over proposed drafts as reported, which may be impossible; `None` when it was not."""
-    proposed_drafts: int | None = None
-    """Drafts that were verified, as reported; `None` when it was not."""
-
-
-def spec_counts(report: Mapping[str, Any]) -> SpecCounts | None:
-    """Verify passes and accepted drafts from `meta_info` or `spec_tokens_details`, by any of SGLang's three namings.
-
-    `None` when the keys are absent or are no counts: unknown is not zero. Whether the counts are possible is for the
-    acceptance model to say.
-    """
-    passes = report.get("spec_verify_ct")
-    rate, proposed = report.get("spec_accept_rate"), report.get("spec_num_proposed_drafts")
-    for key in ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num"):
-        drafts = report.get(key)
-        if _is_count(passes) and _is_count(drafts):
-            return SpecCounts(
-                verify_passes=passes,
-                accepted_drafts=drafts,
-                accept_rate=float(rate) if isinstance(rate, (int, float)) else None,
-                proposed_drafts=proposed if _is_count(proposed) else None,
-            )
-    return None
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class StreamObserver:
@@ -265,7 +134,7 @@ class StreamObserver:
     def _shows_content(name: bytes, data: bytes, has_meta: bool) -> bool:
         if name and b"delta" not in name:
             return False  # a named event that only opens or closes something may quote the request
-        return _HAS_CONTENT.search(data) is not None or (has_meta and b'"output_ids"' in data)
+        return HAS_CONTENT.search(data) is not None or (has_meta and b'"output_ids"' in data)
 
     def content(self, now_s: float, events: int = 1) -> None:
         """So many events that are content and nothing else came at `now_s`."""
@@ -322,18 +191,18 @@ class StreamObserver:
         if not isinstance(usage, dict):
             return
         for key in ("completion_tokens", "output_tokens"):
-            if _is_count(usage.get(key)):
+            if is_count(usage.get(key)):
                 self.completion_tokens = max(usage[key], self.completion_tokens or 0)
         for key in ("prompt_tokens", "input_tokens"):
-            if _is_count(usage.get(key)):
+            if is_count(usage.get(key)):
                 self.prompt_tokens = usage[key]
 
     def _meta(self, meta: object) -> None:
         if not isinstance(meta, dict):
             return
-        if _is_count(meta.get("completion_tokens")) and not self._tokens_by_index:
+        if is_count(meta.get("completion_tokens")) and not self._tokens_by_index:
             self.completion_tokens = meta["completion_tokens"]
-        if _is_count(meta.get("prompt_tokens")):
+        if is_count(meta.get("prompt_tokens")):
             self.prompt_tokens = meta["prompt_tokens"]
         self.spec = spec_counts(meta) or self.spec
         whole, first = meta.get("e2e_latency"), meta.get("first_token_latency")
@@ -344,19 +213,7 @@ class StreamObserver:
         details = sglext.get("spec_tokens_details") if isinstance(sglext, dict) else None
         # A request with n > 1 choices has one entry a choice.
         entries: Iterable[object] = details if isinstance(details, list) else [details]
-        known = [count for count in (spec_counts(d) for d in entries if isinstance(d, dict)) if count is not None]
-        negative = [count for count in known if count.verify_passes < 0 or count.accepted_drafts < 0]
-        if negative:
-            # A sum with the others could look possible.
-            self.spec = negative[0]
-        elif known:
-            proposed = [count.proposed_drafts for count in known if count.proposed_drafts is not None]
-            self.spec = SpecCounts(
-                verify_passes=sum(count.verify_passes for count in known),
-                accepted_drafts=sum(count.accepted_drafts for count in known),
-                accept_rate=max((count.accept_rate for count in known if count.accept_rate is not None), default=None),
-                proposed_drafts=sum(proposed) if len(proposed) == len(known) else None,
-            )
+        self.spec = counts_of_choices(entry for entry in entries if isinstance(entry, dict)) or self.spec
 
     def _error(self, error: object) -> None:
         if isinstance(error, dict):

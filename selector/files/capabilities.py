@@ -32,12 +32,11 @@ def capability_trouble(loaded: LoadedFleet) -> Iterator[tuple[str, str, str]]:
                 f"none can serve requests that need {need.value}",
                 "such requests will be refused: add a backend of an arm that can, such as none",
             )
-    for profile_name, arm_name in dict.fromkeys((backend.profile, backend.arm) for backend in loaded.fleet.backends):
-        arm = loaded.profiles[profile_name].arms[arm_name]
+    for where, _, arm in loaded.arms():
         missing = [need.value for need in known_limits(arm.algorithm) if need not in arm.cannot_serve]
         if missing:
             yield (
-                f"profile {profile_name!r}: arms.{arm_name}.cannot_serve",
+                f"{where}.cannot_serve",
                 f"lacks {' and '.join(missing)}, which SGLang refuses or ignores under {arm.algorithm}",
                 "add it, so that such requests go to an arm that serves them",
             )

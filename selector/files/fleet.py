@@ -38,6 +38,7 @@ Unknown keys are refused: a misspelt limit must not silently be no limit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -49,7 +50,7 @@ from selector.core.policy import BackendSpec, PolicyContext
 from selector.errors import FleetError, InputError, ProfileError
 from selector.files.faults import Faults
 from selector.files.owndepth import with_own_depth
-from selector.files.profile import Profile, acceptance_model, load_profile
+from selector.files.profile import Arm, Profile, acceptance_model, load_profile
 from selector.files.security import Keys, Security
 from selector.files.validation import FileModel, read_text, toml_table, validated
 
@@ -335,6 +336,12 @@ class LoadedFleet:
         """The same GPUs with every backend running `arm`: the fixed choice to compare with."""
         backends = tuple(backend.model_copy(update={"arm": arm}) for backend in self.fleet.backends)
         return LoadedFleet(self.fleet.model_copy(update={"backends": backends}), self.where, self.profiles)
+
+    def arms(self) -> Iterator[tuple[str, Profile, Arm]]:
+        """Every arm that a backend runs, once for each profile: where it stands, in words, its profile and itself."""
+        for profile_name, arm_name in dict.fromkeys((each.profile, each.arm) for each in self.fleet.backends):
+            profile = self.profiles[profile_name]
+            yield f"profile {profile_name!r}: arms.{arm_name}", profile, profile.arms[arm_name]
 
 
 def load_fleet_with_profiles(path: Path) -> LoadedFleet:

@@ -243,14 +243,12 @@ def _priors(loaded: LoadedFleet) -> Iterator[Phrases]:
 
 
 def _assumed(loaded: LoadedFleet) -> Iterator[Phrases]:
-    for profile_name, arm_name in dict.fromkeys((b.profile, b.arm) for b in loaded.fleet.backends):
-        profile = loaded.profiles[profile_name]
-        arm = profile.arms[arm_name]
+    for where, profile, arm in loaded.arms():
         entries = arm.acceptance
         lacking = [text_type for text_type in TEXT_TYPES if text_type not in entries] if arm.verify_tokens > 1 else []
         if lacking:
             yield (
-                f"profile {profile_name!r}: arms.{arm_name}.acceptance",
+                f"{where}.acceptance",
                 f"has nothing for {', '.join(lacking)}, which counts as no draft accepted",
                 "measure it (profile, [acceptance]); until then serve learns it from the requests that it tries there",
             )
@@ -261,7 +259,7 @@ def _assumed(loaded: LoadedFleet) -> Iterator[Phrases]:
         ]
         if assumed:
             yield (
-                f"profile {profile_name!r}: arms.{arm_name}.acceptance",
+                f"{where}.acceptance",
                 f"is assumed, not measured or published, for {', '.join(assumed)}",
                 "serve learns it from requests; simulate and predict do not",
             )
@@ -280,8 +278,7 @@ def _batch_range(loaded: LoadedFleet) -> Iterator[Phrases]:
 
 def _budgets(loaded: LoadedFleet) -> Iterator[Phrases]:
     """Servers that would take a verify budget, say so, and go on verifying whole blocks."""
-    for profile_name, arm_name in dict.fromkeys((b.profile, b.arm) for b in loaded.fleet.backends):
-        arm = loaded.profiles[profile_name].arms[arm_name]
+    for where, _, arm in loaded.arms():
         if arm.live_setting is None or arm.live_setting.name != VERIFY_BUDGET:
             continue
         lacking = [
@@ -294,7 +291,7 @@ def _budgets(loaded: LoadedFleet) -> Iterator[Phrases]:
         ]
         if lacking:
             yield (
-                f"profile {profile_name!r}: arms.{arm_name}.launch",
+                f"{where}.launch",
                 f"has no {' and no '.join(lacking)}, without which SGLang takes a verify budget and ignores it",
                 "add it, and launch the server with it",
             )

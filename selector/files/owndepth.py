@@ -71,7 +71,7 @@ def own_depth(profile: Profile, name: str, most_requests: int, flags: Sequence[s
     try:
         if VARIABLE in arm.launch.env:
             return _by_plugin(arm, load_depth_file(Path(arm.launch.env[VARIABLE])), depths)
-        return _by_schedule(profile, arm, path, most_requests, (*flags, *arm.launch.flags, *profile.common_flags))
+        return _by_schedule(profile, arm, path, most_requests, profile.launched_with(name, flags))
     except DomainError as bad:
         raise ProfileError(where, str(bad), "name the arms of its depths, and export the file for them") from None
 

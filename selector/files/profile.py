@@ -175,6 +175,10 @@ class Profile(FileModel):
             )
         return self.arms[name]
 
+    def with_flags(self, flags: Sequence[str]) -> Profile:
+        """The same of servers that all have `flags` beside its own; of one given twice the first holds: theirs."""
+        return self.model_copy(update={"common_flags": (*flags, *self.common_flags)})
+
     def launched_with(self, name: str, flags: Sequence[str] = ()) -> tuple[str, ...]:
         """The flags of a server of an arm, `flags` of its own among them; of one given twice the first holds."""
         return (*flags, *self.arm(name).launch.flags, *self.common_flags)

@@ -16,7 +16,8 @@ from typing import Any
 import aiohttp
 import orjson
 
-from selector.core.stream import EventSplitter, StreamObserver
+from selector.core.stream import StreamObserver
+from selector.core.streamevents import EventSplitter
 
 ARM_HEADER = "x-drafter-selector-arm"
 

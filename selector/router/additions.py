@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from selector.core.quickinit import quick_init
-from selector.core.stream import SpecCounts
+from selector.core.speccounts import SpecCounts
 from selector.router.enginefields import engine_fields, fields_with
 from selector.router.request import ClientRequest
 from selector.router.usagedetails import with_drafts

@@ -10,7 +10,9 @@ them by those words, so that they go on as they are, framing and all.
 
 from __future__ import annotations
 
-from selector.core.stream import ContentShape, EventSplitter, StreamObserver
+from selector.core.contentshape import ContentShape
+from selector.core.stream import StreamObserver
+from selector.core.streamevents import EventSplitter
 from selector.router.additions import Additions
 
 _SIZES_OF_3 = {b"%x\r\n" % size: size for size in range(0x100, 0x1000)}

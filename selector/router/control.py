@@ -130,7 +130,7 @@ def _private_routes(state: RouterState) -> APIRouter:
 
     @routes.get("/router/decisions")
     async def decisions(n: int = Query(default=50, ge=1, le=1000)) -> Response:
-        return _json({"events": list(state.dispatcher.recent)[-n:]})
+        return _json({"events": list(state.dispatcher.journal.recent)[-n:]})
 
     @routes.post("/abort_request")
     async def abort_request(request: Request) -> Response:

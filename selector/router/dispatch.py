@@ -13,57 +13,32 @@ Not a line of HTTP: the relay brings requests, the watch brings polls and health
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 
 from selector.core.acceptancestate import AcceptanceState, Contribution, check
 from selector.core.controller import Controller
-from selector.core.eligibility import can_ever_serve, within_context
-from selector.core.stream import SpecCounts, StreamObserver
+from selector.core.eligibility import can_ever_serve
+from selector.core.speccounts import SpecCounts
 from selector.core.types import (
     NO_CORRECTION,
     BackendView,
-    Candidate,
     Correction,
     Decision,
     Finish,
     LoadSignal,
-    Outcome,
     RequestView,
 )
 from selector.files.decision_log_writer import LogSection
 from selector.router.accounts import Accounts
 from selector.router.answers import RETRY_SOON, RefusedRequest
 from selector.router.books import Books
-from selector.router.headers import decision_headers
+from selector.router.flight import Flight
+from selector.router.journal import Journal
 from selector.router.metrics import RouterMetrics
+from selector.router.refusals import never_served, none_available
 from selector.router.request import ClientRequest
-
-_KEPT_DECISIONS = 200
-
-
-@dataclass(slots=True, kw_only=True)
-class Flight:
-    """One request on one backend."""
-
-    request: ClientRequest
-    backend: str
-    arm: str
-    reason: str
-    dispatched_s: float
-    predicted_tbt_ms: float | None = None
-    """Known once the decision is settled."""
-    observer: StreamObserver = field(default_factory=StreamObserver)
-    over: bool = False
-    """Ended or retracted."""
-
-    @property
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """What the client is told about the decision."""
-        return decision_headers(self.request.id, self.arm, self.backend, self.reason, self.predicted_tbt_ms)
 
 
 class Dispatcher:
@@ -83,18 +58,15 @@ class Dispatcher:
         self.controller = controller
         self.flights: dict[str, Flight] = {}
         """In flight, by the router's request id."""
-        self.recent: deque[Mapping[str, object]] = deque(maxlen=_KEPT_DECISIONS)
-        """The last decisions and outcomes, oldest first."""
+        self.journal = Journal(log)
         self._accounts = Accounts(books, metrics)
         self._metrics = metrics
         self._clock = clock
-        self._log = log
         self._adaptive_arms = frozenset(adaptive_arms)
         self.settings_due: Callable[[str, Mapping[str, float], str], None] | None = None
         """Called with a backend, the live settings to ask it for, and why; whoever sets it reports the answer."""
         self.drafting = frozenset(spec.name for spec in controller.context.backends if spec.cost.verify_tokens > 1)
         """Backends with a drafter."""
-        self._largest_context = max(spec.max_context_tokens for spec in controller.context.backends)
         self._unsettled: Callable[[], None] | None = None
         """What is left to do about the last decision."""
 
@@ -163,18 +135,17 @@ class Dispatcher:
         view = flight.request.view
         if view is None:
             return
-        outcome = self._outcome(flight, view, finish, now_s)
+        outcome = flight.outcome(view, finish, now_s, self._believable(flight.arm, flight.observer.spec))
         self.controller.end(outcome, now_s)
-        self._write("end", {"t_s": now_s, "outcome": outcome})
+        self.journal.ended(outcome, now_s)
         self._accounts.ended(view, outcome, now_s)
-        self.recent.append({"event": "end", "t_s": now_s, "outcome": outcome})
 
     def polled(self, backend: str, signal: LoadSignal) -> None:
         """A backend reported its load."""
         self.settle()
         now_s = self._clock()
         self.controller.tracker.polled(backend, signal, now_s)
-        self._write("poll", {"t_s": now_s, "backend": backend, "signal": signal})
+        self.journal.write("poll", {"t_s": now_s, "backend": backend, "signal": signal})
         self.books.others(backend, self.controller.tracker.foreign(backend), now_s)
 
     def health_changed(self, backend: str, *, available: bool, reason: str | None) -> None:
@@ -185,7 +156,7 @@ class Dispatcher:
         self._metrics.availability_changed(backend, available)
         if available and (launched := self.controller.started_again(backend, now_s)) is not None:
             self.books.settings_changed(backend, launched, now_s)
-            self._log_settings(backend, launched, "in force", "as launched: it may have been restarted", now_s)
+            self._settings_told(backend, launched, "in force", "as launched: it may have been restarted", now_s)
 
     def settings_changed(self, backend: str, settings: Mapping[str, float], why: str) -> None:
         """A server took live settings: costs and accept lengths are theirs from now on."""
@@ -193,38 +164,36 @@ class Dispatcher:
         now_s = self._clock()
         self.controller.settings_changed(backend, settings, now_s)
         self.books.settings_changed(backend, settings, now_s)
-        self._log_settings(backend, settings, "in force", why, now_s)
+        self._settings_told(backend, settings, "in force", why, now_s)
 
     def settings_refused(self, backend: str, settings: Mapping[str, float], why: str) -> None:
         """A server does not change its live settings: they are fixed from now on."""
         self.settle()
         now_s = self._clock()
         self.controller.settings_refused(backend, now_s)
-        self._log_settings(backend, settings, "refused", why, now_s)
+        self._settings_told(backend, settings, "refused", why, now_s)
 
     def settings_failed(self, backend: str, settings: Mapping[str, float], why: str) -> None:
         """There was no answer: nothing is known to have changed."""
         self.settle()
         self.controller.settings.failed(backend)
-        self._log_settings(backend, settings, "failed", why, self._clock())
+        self._settings_told(backend, settings, "failed", why, self._clock())
 
-    def _log_settings(self, backend: str, settings: Mapping[str, float], result: str, why: str, now_s: float) -> None:
-        fields = {"t_s": now_s, "backend": backend, "settings": settings, "result": result, "why": why}
-        self._write("settings", fields)
+    def _settings_told(self, backend: str, settings: Mapping[str, float], result: str, why: str, now_s: float) -> None:
+        self.journal.settings(backend, settings, result, why, now_s)
         self._metrics.settings_asked_for(backend, result)
-        self.recent.append({"event": "settings", **fields})
 
     def corrected(self, backend: str, correction: Correction) -> None:
         """The step costs of a backend are its profile's times these factors from now on, as policies see them."""
         self.settle()
         self.controller.corrected(backend, correction)
-        self._write("correct", {"t_s": self._clock(), "backend": backend, "correction": correction})
+        self.journal.write("correct", {"t_s": self._clock(), "backend": backend, "correction": correction})
 
     def restored(self, state: AcceptanceState) -> None:
         """What an earlier run learnt is taken over. Raises `DomainError`, and changes nothing, if it does not fit."""
         self.settle()
         self.controller.restored(state)
-        self._write("restored", {"t_s": self._clock(), "state": state})
+        self.journal.write("restored", {"t_s": self._clock(), "state": state})
 
     def check_contribution(self, contribution: Contribution) -> None:
         """Raises `DomainError` for what no router of this fleet can have learnt."""
@@ -234,12 +203,11 @@ class Dispatcher:
         """What the other routers learnt so far, checked before."""
         self.settle()
         self.controller.heard(others)
-        self._write("heard", {"t_s": self._clock(), "others": others})
+        self.journal.write("heard", {"t_s": self._clock(), "others": others})
 
     def _decided(self, request: ClientRequest, view: RequestView, tried: Collection[str], now_s: float) -> Flight:
         if not self.has_place(request, tried):
-            self._refuse_what_no_backend_serves(view)
-            raise self._no_backend(tried)
+            raise never_served(view, self.controller.context.backends) or self._no_backend(tried)
         if tried:
             with self._hidden(tried, now_s):
                 decision, flight = self._decide(request, view, now_s)
@@ -291,8 +259,23 @@ class Dispatcher:
         chosen = decision.chosen
         if flight is not None and chosen is not None:
             flight.predicted_tbt_ms = chosen.tbt_ms
-        self._log_decision(view, decision, now_s, fallback=fallback)
-        self._keep_account(request, view, decision, chosen, now_s, fallback=fallback)
+        arm, acceptance_arm, correction = None, None, NO_CORRECTION
+        if decision.backend is not None:
+            spec = self.controller.context.spec(decision.backend)
+            arm, acceptance_arm = spec.arm, spec.acceptance_arm(self.controller.tracker.settings(spec.name))
+            correction = self._accounts.correction(decision.backend)
+        self.journal.decided(view, decision, arm, now_s, fallback=fallback)
+        self._accounts.decided(
+            view,
+            request.rids,
+            decision,
+            chosen,
+            now_s,
+            arm=arm,
+            acceptance_arm=acceptance_arm,
+            correction=correction,
+            fallback=fallback,
+        )
 
     def _ask_for_settings(self, decision: Decision, now_s: float) -> None:
         backend, wanted = decision.backend, decision.settings
@@ -303,7 +286,7 @@ class Dispatcher:
 
     def _take_back(self, flight: Flight, why: str, now_s: float) -> None:
         self.controller.retract(flight.request.id, now_s)
-        self._write("retract", {"t_s": now_s, "id": flight.request.id, "backend": flight.backend, "why": why})
+        self.journal.write("retract", {"t_s": now_s, "id": flight.request.id, "backend": flight.backend, "why": why})
         if flight.request.view is not None:
             self.books.retracted(flight.request.view, flight.backend, why, now_s)
 
@@ -321,32 +304,8 @@ class Dispatcher:
             dispatched_s=now_s,
         )
 
-    def _refuse_what_no_backend_serves(self, view: RequestView) -> None:
-        specs = self.controller.context.backends
-        largest = self._largest_context
-        if not within_context(view, largest):
-            if view.prompt_tokens >= largest:
-                message = (
-                    f"The input ({view.prompt_tokens} tokens) is longer than the model's context length"
-                    f" ({largest} tokens)."
-                )
-            else:
-                message = (
-                    f"max_completion_tokens is too large: {view.max_output_tokens}. With an input of"
-                    f" {view.prompt_tokens} tokens it exceeds the model's context length ({largest} tokens)."
-                )
-            raise RefusedRequest(400, message, nested=True)
-        if not any(can_ever_serve(view, spec) for spec in specs):
-            wanted = f" that needs {', '.join(sorted(view.needs))}" if view.needs else ""
-            raise RefusedRequest(400, f"no backend can serve a request of this length{wanted}")
-
     def _no_backend(self, tried: Collection[str]) -> RefusedRequest:
-        states = [
-            f"{view.name}: {'failed this request' if view.name in tried else view.unavailable_reason}"
-            for view in self.controller.tracker.view(self._clock()).backends
-            if view.name in tried or not view.available
-        ]
-        return RefusedRequest(503, f"no backend is available ({'; '.join(states)})", headers=[RETRY_SOON])
+        return none_available(self.controller.tracker.view(self._clock()).backends, tried)
 
     def _available(self, tried: Collection[str], now_s: float) -> list[BackendView]:
         views = self.controller.tracker.view(now_s).backends
@@ -372,71 +331,7 @@ class Dispatcher:
 
     def _health(self, backend: str, available: bool, reason: str | None, now_s: float) -> None:
         self.controller.tracker.health_changed(backend, available, reason, now_s)
-        self._write("health", {"t_s": now_s, "backend": backend, "available": available, "reason": reason})
-
-    def _log_decision(self, view: RequestView, decision: Decision, now_s: float, *, fallback: bool) -> None:
-        spec = None if decision.backend is None else self.controller.context.spec(decision.backend)
-        fields: dict[str, object] = {
-            "t_s": now_s,
-            "request": view,
-            "backend": decision.backend,
-            "arm": None if spec is None else spec.arm,
-            "reason": decision.reason,
-            "candidates": decision.candidates,
-            "settings": dict(decision.settings),
-            "fallback": fallback,
-        }
-        self._write("decision", fields)
-        self.recent.append({"event": "decision", **fields})
-
-    def _keep_account(
-        self,
-        request: ClientRequest,
-        view: RequestView,
-        decision: Decision,
-        chosen: Candidate | None,
-        now_s: float,
-        *,
-        fallback: bool,
-    ) -> None:
-        arm, acceptance_arm, correction = None, None, NO_CORRECTION
-        if decision.backend is not None:
-            spec = self.controller.context.spec(decision.backend)
-            arm, acceptance_arm = spec.arm, spec.acceptance_arm(self.controller.tracker.settings(spec.name))
-            correction = self._accounts.correction(decision.backend)
-        self._accounts.decided(
-            view,
-            request.rids,
-            decision,
-            chosen,
-            now_s,
-            arm=arm,
-            acceptance_arm=acceptance_arm,
-            correction=correction,
-            fallback=fallback,
-        )
-
-    def _outcome(self, flight: Flight, view: RequestView, finish: Finish, now_s: float) -> Outcome:
-        seen = flight.observer
-        spec = self._believable(flight.arm, seen.spec)
-        return Outcome(
-            request_id=view.request_id,
-            backend=flight.backend,
-            arm=flight.arm,
-            text_type=view.text_type,
-            finish=finish,
-            prompt_tokens=seen.prompt_tokens if seen.prompt_tokens is not None else view.prompt_tokens,
-            # A stream that ended early did not say; every chunk has at least one token.
-            accepted_tokens=seen.completion_tokens if seen.completion_tokens is not None else seen.chunks,
-            dispatched_s=flight.dispatched_s,
-            finished_s=now_s,
-            ttft_ms=None if seen.first_s is None else 1e3 * (seen.first_s - view.arrival_s),
-            # Several answers in one stream interleave: the time between any two of its tokens is no reader's.
-            tbt_ms=seen.tbt_ms if flight.request.samples == 1 else None,
-            verify_passes=None if spec is None else spec.verify_passes,
-            accepted_drafts=None if spec is None else spec.accepted_drafts,
-            tbt_target_ms=view.tbt_target_ms,
-        )
+        self.journal.write("health", {"t_s": now_s, "backend": backend, "available": available, "reason": reason})
 
     def _believable(self, arm: str, spec: SpecCounts | None) -> SpecCounts | None:
         """The counts, unless the rate beside them is impossible; the model judges the counts themselves."""
@@ -446,7 +341,3 @@ class Dispatcher:
             return spec
         self._metrics.refused_rates.inc()
         return None
-
-    def _write(self, event: str, fields: Mapping[str, object]) -> None:
-        if self._log is not None:
-            self._log.write(event, fields)

@@ -20,8 +20,9 @@ from selector.errors import UnreachedError, UpstreamError
 from selector.router.additions import Additions, additions_for, answer_for, body_with
 from selector.router.answers import RETRY_SOON, RefusedRequest, broken_stream
 from selector.router.client import Client, Incoming, header_texts, refuse
-from selector.router.dispatch import Dispatcher, Flight
+from selector.router.dispatch import Dispatcher
 from selector.router.exchange import Exchange
+from selector.router.flight import Flight
 from selector.router.headers import Passing, response_headers
 from selector.router.metrics import RouterMetrics
 from selector.router.passage import Passage

@@ -22,7 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from selector import __version__
 from selector.router.answers import RefusedRequest
 from selector.router.client import Incoming, header_texts
-from selector.router.dispatch import Flight
+from selector.router.flight import Flight
 from selector.router.request import ClientRequest
 from selector.router.wire import Headers
 

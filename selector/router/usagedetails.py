@@ -23,7 +23,7 @@ from json import JSONDecoder
 
 import orjson
 
-from selector.core.stream import SpecCounts
+from selector.core.speccounts import SpecCounts
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 _DETAILS = "completion_tokens_details"

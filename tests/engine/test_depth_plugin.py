@@ -24,6 +24,7 @@ import pytest
 
 from selector.core.types import TEXT_TYPES
 from selector.engine import plugin
+from tests.profiles import MADE_UP, made_up_document
 from tests.unit.engine.test_plugin import depth_file
 
 KIT = os.environ.get("TEST_SGLANG_KIT")
@@ -167,35 +168,21 @@ def _fleet(url: str, profile: Path) -> str:
 
 
 def _profile() -> dict[str, Any]:
-    cells = [{"batch": 1, "context_tokens": 100, "step_ms": 100.0, "step_j": 1.0, "provenance": "none"}]
-    acceptance = {text_type: {"mean": 1.0, "provenance": "none"} for text_type in TEXT_TYPES}
-    return {
-        "format": "drafter-selector/profile",
-        "version": 1,
-        "target": {
-            "name": "smol",
-            "parameters": 1e6,
-            "non_embedding_parameters": 1e6,
-            "kv_bytes_per_token": 100,
-            "provenance": "none",
+    cells = [{"batch": 1, "context_tokens": 100, "step_ms": 100.0, "step_j": 1.0, "provenance": MADE_UP}]
+    acceptance = {text_type: {"mean": 1.0, "provenance": MADE_UP} for text_type in TEXT_TYPES}
+    arms = {
+        "none": {"algorithm": "none", "verify_tokens": 1, "cells": cells},
+        "eagle3-plugin": {
+            "algorithm": "EAGLE3",
+            "verify_tokens": 8,
+            "topk": 1,
+            "takes_tbt_target": True,
+            "launch": {"flags": ["--speculative-adaptive"]},
+            "cells": cells,
+            "acceptance": acceptance,
         },
-        "gpu": {"name": "none", "power_limit_w": 100, "provenance": "none"},
-        "idle": {"bare_w": 10, "served_w": 20, "provenance": "none"},
-        "prefill": [{"prompt_tokens": 100, "ms": 10, "j": 1, "provenance": "none"}],
-        "arms": {
-            "none": {"algorithm": "none", "verify_tokens": 1, "cells": cells},
-            "eagle3-plugin": {
-                "algorithm": "EAGLE3",
-                "verify_tokens": 8,
-                "topk": 1,
-                "takes_tbt_target": True,
-                "launch": {"flags": ["--speculative-adaptive"]},
-                "cells": cells,
-                "acceptance": acceptance,
-            },
-        },
-        "provenance": {"none": {"kind": "assumed", "source": "a test, which says nothing about speed"}},
     }
+    return made_up_document(arms, target="smol")
 
 
 def test_the_plugin_is_in_place(served: Served) -> None:

@@ -25,6 +25,7 @@ import openai
 import pytest
 
 from selector.core.types import TEXT_TYPES
+from tests.profiles import MADE_UP, made_up_document
 
 KIT = os.environ.get("TEST_SGLANG_KIT")
 HOME = Path(os.environ.get("SGLANG_CPU_HOME") or Path.home() / ".cache" / "sglang-cpu")
@@ -116,32 +117,15 @@ def _fleet(url: str, profile: Path) -> str:
 
 
 def _profile() -> dict[str, Any]:
-    cells = [{"batch": 1, "context_tokens": 100, "step_ms": 100.0, "step_j": 1.0, "provenance": "none"}]
-    acceptance = {text_type: {"mean": 2.0, "provenance": "none"} for text_type in TEXT_TYPES}
-    slope = {"ms_per_token": 0.0, "j_per_token": 0.0, "provenance": "none"}
+    cells = [{"batch": 1, "context_tokens": 100, "step_ms": 100.0, "step_j": 1.0, "provenance": MADE_UP}]
+    acceptance = {text_type: {"mean": 2.0, "provenance": MADE_UP} for text_type in TEXT_TYPES}
+    slope = {"ms_per_token": 0.0, "j_per_token": 0.0, "provenance": MADE_UP}
     arm = {"cells": cells, "context_slope": slope}
-    return {
-        "format": "drafter-selector/profile",
-        "version": 1,
-        "target": {
-            "name": "smol",
-            "parameters": 1.35e8,
-            "non_embedding_parameters": 1.06e8,
-            "kv_bytes_per_token": 5e4,
-            "provenance": "none",
-        },
-        "gpu": {"name": "a CPU", "power_limit_w": 100, "provenance": "none"},
-        "idle": {"bare_w": 10, "served_w": 11, "provenance": "none"},
-        "prefill": [
-            {"prompt_tokens": 10, "ms": 10, "j": 1, "provenance": "none"},
-            {"prompt_tokens": 1000, "ms": 1000, "j": 100, "provenance": "none"},
-        ],
-        "arms": {
-            "none": {"algorithm": "none", "verify_tokens": 1, **arm},
-            "ngram-6": {"algorithm": "NGRAM", "verify_tokens": 6, "acceptance": acceptance, **arm},
-        },
-        "provenance": {"none": {"kind": "assumed", "source": "made up: costs play no part in this test"}},
+    arms = {
+        "none": {"algorithm": "none", "verify_tokens": 1, **arm},
+        "ngram-6": {"algorithm": "NGRAM", "verify_tokens": 6, "acceptance": acceptance, **arm},
     }
+    return made_up_document(arms, target="smol")
 
 
 def fetch(url: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, bytes]:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selector.core.stream import EventSplitter, StreamObserver
+from selector.core.stream import StreamObserver
+from selector.core.streamevents import EventSplitter
 from selector.router.additions import Additions
 from selector.router.answerstream import AnswerStream
 

@@ -247,6 +247,20 @@ def streaming(*chunks: bytes) -> Script:
     return script
 
 
+def held(go_on: asyncio.Event, *chunks: bytes) -> Script:
+    """A script that streams the first of these chunks, and the others once it may go on."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        await exchange.chunk(chunks[0])
+        await go_on.wait()
+        for chunk in chunks[1:]:
+            await exchange.chunk(chunk)
+        await exchange.end()
+
+    return script
+
+
 def answering(status: int, body: bytes, *headers: tuple[str, str]) -> Script:
     """A script that gives one whole answer."""
 

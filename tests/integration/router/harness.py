@@ -17,6 +17,7 @@ from selector.files.policy import LoadedPolicy, load_policy_file
 from selector.files.profile import Profile, parse_profile
 from selector.router.running import RunningRouter
 from tests.integration.router.fake_upstream import EAGLE3_K3, FakeUpstream
+from tests.profiles import MADE_UP, made_up_document
 
 TARGET = "Made-Up-8B"
 _VERIFY_TOKENS = {"none": 1, "eagle3-k3": 4}
@@ -32,39 +33,27 @@ def made_up_profile() -> Profile:
     arms = {}
     for arm, width in _VERIFY_TOKENS.items():
         cells = [
-            {"batch": b, "context_tokens": 700, "step_ms": 5 + width + b / 10, "step_j": 2 + b / 20, "provenance": "p"}
+            {
+                "batch": b,
+                "context_tokens": 700,
+                "step_ms": 5 + width + b / 10,
+                "step_j": 2 + b / 20,
+                "provenance": MADE_UP,
+            }
             for b in (1, 8, 64)
         ]
-        acceptance = {t: {"mean": (1 + width) / 2, "provenance": "p"} for t in TEXT_TYPES}
+        acceptance = {t: {"mean": (1 + width) / 2, "provenance": MADE_UP} for t in TEXT_TYPES}
         arms[arm] = {
             "algorithm": "none" if width == 1 else "EAGLE3",
             "verify_tokens": width,
             "draft_steps": width - 1 or None,
             "topk": None if width == 1 else 1,
             "cannot_serve": [] if width == 1 else ["hidden_states"],
-            "context_slope": {"ms_per_token": 1e-5, "j_per_token": 1e-5, "provenance": "p"},
+            "context_slope": {"ms_per_token": 1e-5, "j_per_token": 1e-5, "provenance": MADE_UP},
             "cells": cells,
             "acceptance": {} if width == 1 else acceptance,
         }
-    document = {
-        "format": "drafter-selector/profile",
-        "version": 1,
-        "target": {
-            "name": TARGET,
-            "parameters": 8e9,
-            "non_embedding_parameters": 7e9,
-            "kv_bytes_per_token": 1e5,
-            "provenance": "p",
-        },
-        "gpu": {"name": "made up", "power_limit_w": 700, "provenance": "p"},
-        "idle": {"bare_w": 80, "served_w": 90, "provenance": "p"},
-        "prefill": [
-            {"prompt_tokens": 1000, "ms": 20, "j": 10, "provenance": "p"},
-            {"prompt_tokens": 8000, "ms": 160, "j": 80, "provenance": "p"},
-        ],
-        "arms": arms,
-        "provenance": {"p": {"kind": "assumed", "source": "made up for tests"}},
-    }
+    document = made_up_document(arms, target=TARGET)
     return parse_profile(orjson.dumps(document).decode(), "made-up profile")
 
 

@@ -21,6 +21,7 @@ from tests.integration.router.fake_upstream import (
     answering,
     broken,
     hanging,
+    held,
     streaming,
 )
 from tests.integration.router.harness import CHAT, DONE, ROLE, chat_stream, delta, event, routed, usage
@@ -415,17 +416,8 @@ async def test_a_policy_that_refuses_is_answered_503(tmp_path: Path) -> None:
 
 async def test_draining_refuses_new_requests_and_lets_running_ones_end() -> None:
     go_on = asyncio.Event()
-
-    async def script(exchange: Exchange) -> None:
-        await exchange.stream_head()
-        await exchange.chunk(ROLE)
-        await go_on.wait()
-        for chunk in chat_stream("a")[1:]:
-            await exchange.chunk(chunk)
-        await exchange.end()
-
     async with (
-        FakeUpstream(script=script) as upstream,
+        FakeUpstream(script=held(go_on, *chat_stream("a"))) as upstream,
         routed(upstream) as router,
         connection(router.url) as (reader, writer),
         request(router.url, body=STREAM) as running,

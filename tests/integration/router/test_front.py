@@ -20,7 +20,7 @@ from selector.router.exchange import Exchange as RouterExchange
 from selector.router.front import Front
 from selector.router.pool import ConnectionPool
 from selector.router.tcp import prepare
-from tests.integration.router.fake_upstream import Exchange, FakeUpstream, answering, hanging, streaming
+from tests.integration.router.fake_upstream import Exchange, FakeUpstream, answering, hanging, held, streaming
 from tests.integration.router.fuzzing import mutated_requests
 from tests.integration.router.harness import CHAT, DONE, ROLE, chat_stream, delta, routed
 from tests.integration.router.raw_client import DEADLINE_S, Answer, answer_from, connection, request, request_bytes
@@ -454,17 +454,8 @@ async def test_a_client_that_sends_ahead_without_end_is_closed() -> None:
 
 async def test_the_body_is_let_go_once_an_answer_has_begun() -> None:
     go_on = asyncio.Event()
-
-    async def script(exchange: Exchange) -> None:
-        await exchange.stream_head()
-        await exchange.chunk(ROLE)
-        await go_on.wait()
-        for chunk in chat_stream("a")[1:]:
-            await exchange.chunk(chunk)
-        await exchange.end()
-
     async with (
-        FakeUpstream(script=script) as upstream,
+        FakeUpstream(script=held(go_on, *chat_stream("a"))) as upstream,
         routed(upstream) as router,
         request(router.url, body={**STREAM, "rid": "mine"}) as answer,
     ):

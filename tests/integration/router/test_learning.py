@@ -146,7 +146,7 @@ async def test_estimates_are_shown_with_what_is_behind_them() -> None:
         metrics = (await shown(running, "/metrics")).decode()
         assert 'drafter_selector_accept_length{arm="eagle3-k3",text_type="conversation"} 2.' in metrics
         assert "drafter_selector_acceptance_drift_alarms_total 0.0" in metrics
-        decisions = [e for e in running.state.dispatcher.recent if e["event"] == "decision"]
+        decisions = [e for e in running.state.dispatcher.journal.recent if e["event"] == "decision"]
         assert decisions[-1]["request"].temperature == 0.7  # type: ignore[attr-defined] # the entry holds objects
         assert decisions[-1]["request"].text_reasons  # type: ignore[attr-defined] # as above
         candidate = decisions[-1]["candidates"][0]  # type: ignore[index] # as above
@@ -198,7 +198,7 @@ async def test_a_key_of_the_fleet_file_tells_requests_apart(
     async with router(acceptance={} if refine is None else {"refine": refine}) as running:
         for fields in (one, one, other):
             await ask(running, **fields)
-        views = [e["request"] for e in running.state.dispatcher.recent if e["event"] == "decision"]
+        views = [e["request"] for e in running.state.dispatcher.journal.recent if e["event"] == "decision"]
         keys = [view.refine_key for view in views]  # type: ignore[attr-defined] # the entry holds objects
     assert keys[0] == keys[1]
     assert (keys[0] == keys[2]) == (refine is None)

@@ -29,7 +29,7 @@ class Clock:
 
 
 def outcomes(router: RunningRouter) -> list[Outcome]:
-    return [entry["outcome"] for entry in router.state.dispatcher.recent if entry["event"] == "end"]  # type: ignore[misc] # the deque holds both kinds of entry
+    return [entry["outcome"] for entry in router.state.dispatcher.journal.recent if entry["event"] == "end"]  # type: ignore[misc] # the deque holds both kinds of entry
 
 
 async def timed_outcome(

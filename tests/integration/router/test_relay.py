@@ -216,7 +216,7 @@ async def test_what_generates_nothing_passes_untouched_in_both_directions(path: 
             assert await answer.body() == b'{"data": [1]}'
             assert answer.header("x-drafter-selector-backend") == "b0"
         assert upstream.seen[0].body == b"\xffnot even JSON"
-        assert not list(router.state.dispatcher.recent)
+        assert not list(router.state.dispatcher.journal.recent)
 
 
 @pytest.mark.parametrize(

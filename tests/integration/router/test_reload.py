@@ -30,11 +30,11 @@ from tests.integration.router.fake_upstream import (
     EAGLE3_K3,
     Exchange,
     FakeUpstream,
-    Script,
     answering,
+    held,
     streaming,
 )
-from tests.integration.router.harness import CHAT, DONE, ROLE, chat_stream, fleet_of, routed, sglext
+from tests.integration.router.harness import CHAT, DONE, chat_stream, fleet_of, routed, sglext
 from tests.integration.router.raw_client import answer_from, connection, request, request_bytes
 from tests.integration.router.test_failures import in_flight
 from tests.integration.router.test_serve_command import fleet_file, ready_url, serve
@@ -49,24 +49,10 @@ def configured(fleet: LoadedFleet, policy: str = "least_loaded") -> Callable[[],
     )
 
 
-def held(go_on: asyncio.Event) -> Script:
-    """A stream that ends when it is told to."""
-
-    async def script(exchange: Exchange) -> None:
-        await exchange.stream_head()
-        await exchange.chunk(ROLE)
-        await go_on.wait()
-        for chunk in chat_stream("a")[1:]:
-            await exchange.chunk(chunk)
-        await exchange.end()
-
-    return script
-
-
 async def test_a_stream_ends_as_it_began_and_the_next_request_meets_the_new_fleet(tmp_path: Path) -> None:
     go_on = asyncio.Event()
     async with (
-        FakeUpstream(script=held(go_on)) as old,
+        FakeUpstream(script=held(go_on, *chat_stream("a"))) as old,
         FakeUpstream(script=answering(200, b"{}")) as new,
         routed(old, decision_log=tmp_path / "log.jsonl") as router,
         connection(router.url) as (reader, writer),
@@ -90,7 +76,7 @@ async def test_a_stream_ends_as_it_began_and_the_next_request_meets_the_new_flee
 async def test_draining_waits_for_requests_of_the_configuration_before() -> None:
     go_on = asyncio.Event()
     async with (
-        FakeUpstream(script=held(go_on)) as upstream,
+        FakeUpstream(script=held(go_on, *chat_stream("a"))) as upstream,
         routed(upstream) as router,
         request(router.url, body=STREAM) as running,
     ):
@@ -195,7 +181,7 @@ async def test_what_was_learnt_of_the_same_arms_goes_on(tmp_path: Path) -> None:
 async def test_a_log_over_a_reload_is_complete_and_each_part_replays(tmp_path: Path) -> None:
     go_on, log = asyncio.Event(), tmp_path / "log.jsonl"
     async with (
-        FakeUpstream(script=held(go_on)) as slow,
+        FakeUpstream(script=held(go_on, *chat_stream("a"))) as slow,
         FakeUpstream(script=streaming(*chat_stream("b", "c"))) as quick,
         routed(slow, decision_log=log) as router,
         request(router.url, body=STREAM) as running,

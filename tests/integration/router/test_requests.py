@@ -16,7 +16,7 @@ from tests.integration.router.raw_client import answer_from, connection, request
 
 def seen_by_policy(router: RunningRouter) -> RequestView:
     """The last request that was decided on."""
-    views = [entry["request"] for entry in router.state.dispatcher.recent if entry["event"] == "decision"]
+    views = [entry["request"] for entry in router.state.dispatcher.journal.recent if entry["event"] == "decision"]
     view = views[-1]
     assert isinstance(view, RequestView)
     return view

@@ -16,7 +16,7 @@ import pytest
 from selector.cli import main
 from selector.files.decision_log import PollEvent, StartEvent, read_decision_log
 from selector.files.profile import write_profile
-from tests.integration.router.fake_upstream import Exchange, FakeUpstream, hanging
+from tests.integration.router.fake_upstream import Exchange, FakeUpstream, hanging, held
 from tests.integration.router.harness import CHAT, DONE, ROLE, TARGET, chat_stream, made_up_profile
 from tests.integration.router.raw_client import DEADLINE_S, connection, request, request_bytes
 
@@ -78,17 +78,8 @@ async def ready_url(process: asyncio.subprocess.Process) -> tuple[str, str]:
 
 async def test_it_says_when_it_is_ready_serves_and_ends_on_sigterm_once_requests_are_over(tmp_path: Path) -> None:
     go_on = asyncio.Event()
-
-    async def script(exchange: Exchange) -> None:
-        await exchange.stream_head()
-        await exchange.chunk(ROLE)
-        await go_on.wait()
-        for chunk in chat_stream("a")[1:]:
-            await exchange.chunk(chunk)
-        await exchange.end()
-
     log = tmp_path / "decisions.jsonl"
-    async with FakeUpstream(script=script) as upstream:
+    async with FakeUpstream(script=held(go_on, *chat_stream("a"))) as upstream:
         options = ("--config", fleet_file(tmp_path, upstream.url), "--policy", "static:none", "--decision-log", log)
         async with serve(*options) as process:
             url, line = await ready_url(process)

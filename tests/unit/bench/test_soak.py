@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.loglines import decision_line, end_line
+
 BENCH = Path(__file__).parents[3] / "bench"
 sys.path.insert(0, str(BENCH))
 import soak  # noqa: E402 - a script, found by its folder
@@ -59,17 +61,8 @@ def test_what_must_not_be_is_said(what: str, value: object, words: str) -> None:
 
 
 def test_a_log_that_lacks_a_line_does_not_balance(tmp_path: Path) -> None:
-    view = {"request_id": "r1", "arrival_s": 0.0, "prompt_tokens": 1, "expected_output_tokens": 1.0}
-    decision = {
-        "v": 1, "event": "decision", "t_s": 0.0, "request": view, "backend": "b0", "arm": "none", "reason": "",
-        "candidates": [], "fallback": False,
-    }  # fmt: skip
-    outcome = {
-        "request_id": "r1", "backend": "b0", "arm": "none", "text_type": "code", "finish": "done", "prompt_tokens": 1,
-        "accepted_tokens": 1, "dispatched_s": 0.0, "finished_s": 1.0,
-    }  # fmt: skip
-    retract = {"v": 1, "event": "retract", "t_s": 0.0, "id": "r1", "backend": "b0", "why": "x"}
-    end = {"v": 1, "event": "end", "t_s": 1.0, "outcome": outcome}
+    decision, end = decision_line(request_id="r1"), end_line(request_id="r1")
+    retract = {"v": 1, "event": "retract", "t_s": 1.5, "id": "r1", "backend": "b0", "why": "x"}
     log = tmp_path / "log.jsonl"
 
     def account(*lines: object) -> tuple[int, int]:

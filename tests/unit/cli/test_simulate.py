@@ -14,6 +14,7 @@ import pytest
 from selector import cli
 from selector.files.shipped import policy_path
 from tests.fleets import FLEET_FILE
+from tests.loglines import decision_line, end_line
 from tests.profiles import PROFILE, sparse_profile
 
 RESULT_KEYS = {
@@ -440,21 +441,7 @@ def test_numbers_out_of_range_are_refused(run: Run, options: list[str], capsys: 
 
 
 def test_a_class_that_the_fleet_lacks_is_named(run: Run) -> None:
-    request = {
-        "request_id": "a", "arrival_s": 1.0, "prompt_tokens": 100, "expected_output_tokens": 50.0,
-        "max_output_tokens": None, "text_type": "code", "text_probabilities": None, "slo_class": "batch",
-        "tbt_target_ms": None, "needs": [], "session_key": None,
-    }  # fmt: skip
-    outcome = {
-        "request_id": "a", "backend": "b", "arm": "none", "text_type": "code", "finish": "done", "prompt_tokens": 100,
-        "accepted_tokens": 20, "dispatched_s": 1.0, "finished_s": 2.0, "ttft_ms": 10.0, "tbt_ms": 5.0,
-        "verify_passes": None, "accepted_drafts": None,
-    }  # fmt: skip
-    decision = {
-        "v": 1, "event": "decision", "t_s": 1.0, "request": request, "backend": "b", "arm": "none", "reason": "r",
-        "candidates": [], "fallback": False,
-    }  # fmt: skip
-    log = "\n".join(json.dumps(line) for line in (decision, {"v": 1, "event": "end", "t_s": 2.0, "outcome": outcome}))
+    log = "\n".join(map(json.dumps, (decision_line(slo_class="batch"), end_line())))
     code, out, err = run(trace=log, name="decisions.jsonl")
     assert (code, out) == (2, "")
     assert "fleet.toml: slo.classes: has no class 'batch'" in err and err.count("\n") == 1

@@ -17,6 +17,7 @@ import pytest
 
 from selector import cli
 from tests.fleets import FLEET_FILE
+from tests.loglines import decision_line, end_line
 
 TRACE = "\n".join(
     ["TIMESTAMP,ContextTokens,GeneratedTokens"]
@@ -156,20 +157,7 @@ def test_a_policy_s_parameters_are_the_cell_s(run: Run) -> None:
 
 def test_a_trace_that_says_its_text_types_is_run_once_whatever_the_mixes(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    request = {
-        "request_id": "a", "arrival_s": 1.0, "prompt_tokens": 100, "expected_output_tokens": 50.0,
-        "max_output_tokens": None, "text_type": "code", "text_probabilities": None, "slo_class": "default",
-        "tbt_target_ms": None, "needs": [], "session_key": None,
-    }  # fmt: skip
-    outcome = {
-        "request_id": "a", "backend": "b", "arm": "none", "text_type": "code", "finish": "done", "prompt_tokens": 100,
-        "accepted_tokens": 20, "dispatched_s": 1.0, "finished_s": 2.0, "ttft_ms": 10.0, "tbt_ms": 5.0,
-        "verify_passes": None, "accepted_drafts": None,
-    }  # fmt: skip
-    decision = {"v": 1, "event": "decision", "t_s": 1.0, "request": request, "backend": "b", "arm": "none",
-                "reason": "r", "candidates": [], "fallback": False}  # fmt: skip
-    end = {"v": 1, "event": "end", "t_s": 2.0, "outcome": outcome}
-    log.write_text("\n".join(map(json.dumps, (decision, end))))
+    log.write_text("\n".join(map(json.dumps, (decision_line(), end_line()))))
     sweep = SWEEP.replace("conv.csv", "log.jsonl").replace("seeds = 2", 'text_mixes = ["own", "code", "math"]')
     answer = document(run, sweep=sweep)
     assert len(answer["cells"]) == 4 and {str(record["cell"]["text_mix"]) for record in answer["cells"]} == {"None"}

@@ -1,4 +1,4 @@
-"""Events from bytes, and what they tell of times, tokens and acceptance."""
+"""What events tell of times, tokens and acceptance."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from selector.core.stream import (
-    MAX_EVENT_BYTES,
-    EventSplitter,
-    SpecCounts,
-    StreamObserver,
-    event_data,
-    event_name,
-    spec_counts,
-)
+from selector.core.speccounts import SpecCounts
+from selector.core.stream import StreamObserver
 
 
 def event(document: object) -> bytes:
@@ -41,47 +34,6 @@ def observed(timeline: Iterable[tuple[float, bytes]]) -> StreamObserver:
 DONE = b"data: [DONE]\n\n"
 ROLE = chat(role="assistant", content="")
 USAGE = event({"choices": [], "usage": counted(9)})
-
-
-@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
-def test_every_line_ending_of_the_standard_ends_an_event(end: bytes) -> None:
-    splitter = EventSplitter()
-    assert splitter.feed(b"data: a" + end + b"data: b" + end + b"dat") == [b"data: a" + end, b"data: b" + end]
-    assert splitter.rest() == b"dat"
-
-
-def test_an_end_that_is_split_over_reads_is_seen() -> None:
-    splitter = EventSplitter()
-    assert [splitter.feed(byte) for byte in (b"data: a\r", b"\n", b"\r", b"\n")] == [[], [], [], [b"data: a\r\n\r\n"]]
-
-
-def test_a_stream_that_never_ends_an_event_is_given_up_rather_than_kept() -> None:
-    splitter = EventSplitter()
-    assert splitter.feed(b"x" * MAX_EVENT_BYTES) == []
-    assert splitter.feed(b"y") == [b"x" * MAX_EVENT_BYTES + b"y"]
-    assert splitter.rest() == b""
-
-
-@pytest.mark.parametrize(
-    ("raw", "data"),
-    [
-        (b"data: {}\n\n", b"{}"),
-        (b"data:{}\n\n", b"{}"),
-        (b"data: {}\r\n\r\n", b"{}"),
-        (b"data: {}\r\r", b"{}"),
-        (b"event: x\ndata: a\ndata: b\nid: 7\n\n", b"a\nb"),
-        (b": comment\n\n", b""),
-        (b"\n\n", b""),
-        (b"data: [DONE]", b"[DONE]"),
-    ],
-)
-def test_the_data_of_an_event(raw: bytes, data: bytes) -> None:
-    assert event_data(raw) == data
-
-
-def test_the_name_of_an_event() -> None:
-    assert event_name(b"event: message_stop\ndata: {}\n\n") == b"message_stop"
-    assert event_name(b"data: event:\n\n") == b""
 
 
 class TestTbt:
@@ -171,28 +123,6 @@ def test_a_body_that_is_no_json_tells_nothing() -> None:
     seen = StreamObserver()
     seen.answer(b"<html>", 1.0)
     assert (seen.completion_tokens, seen.spec, seen.done) == (None, None, True)
-
-
-@pytest.mark.parametrize(
-    ("report", "counts"),
-    [
-        ({"spec_verify_ct": 4, "spec_num_correct_drafts": 9}, SpecCounts(verify_passes=4, accepted_drafts=9)),
-        ({"spec_verify_ct": 4, "spec_accepted_drafts": 9}, SpecCounts(verify_passes=4, accepted_drafts=9)),
-        ({"spec_verify_ct": 4, "spec_accept_token_num": 9}, SpecCounts(verify_passes=4, accepted_drafts=9)),
-        (
-            {"spec_verify_ct": 4, "spec_num_correct_drafts": 9, "spec_accepted_drafts": 8, "spec_accept_rate": 0.5},
-            SpecCounts(verify_passes=4, accepted_drafts=9, accept_rate=0.5),
-        ),
-        ({"spec_verify_ct": 4}, None),
-        ({"spec_num_correct_drafts": 9}, None),
-        ({"spec_verify_ct": True, "spec_num_correct_drafts": 9}, None),
-        ({"spec_verify_ct": 4, "spec_num_correct_drafts": 2.5}, None),
-        ({"spec_verify_ct": None, "spec_num_correct_drafts": None}, None),
-        ({}, None),
-    ],
-)
-def test_acceptance_by_any_of_its_names(report: dict[str, object], counts: SpecCounts | None) -> None:
-    assert spec_counts(report) == counts
 
 
 def test_the_choices_of_one_request_add_up() -> None:

@@ -196,3 +196,15 @@ def test_one_arm_everywhere_keeps_the_gpus_and_limits() -> None:
     assert fleet.specs[1].max_running_requests == 16
     with pytest.raises(FleetError, match="'mtp-k1' is not in profile"):
         loaded(FLEET).with_arm_everywhere("mtp-k1")
+
+
+def test_every_arm_of_a_profile_is_told_once_whatever_runs_it(tmp_path: Path) -> None:
+    other = profile_with(tmp_path, lambda document: None)
+    fleet = loaded(FLEET).fleet
+    more = [backend.model_copy(update={"name": f"{backend.name}-again"}) for backend in fleet.backends]
+    more += [backend.model_copy(update={"name": f"{backend.name}-other", "profile": other}) for backend in more]
+    arms = list(LoadedFleet(fleet.model_copy(update={"backends": (*fleet.backends, *more)}), "f.toml").arms())
+    assert [where for where, _, _ in arms] == [
+        f"profile {name!r}: arms.{arm}" for name in (PROFILE, other) for arm in ("none", "dspark-8")
+    ]
+    assert all(arm is profile.arms[where.rpartition(".")[2]] for where, profile, arm in arms)

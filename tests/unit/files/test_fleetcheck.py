@@ -247,7 +247,7 @@ def test_a_verify_budget_that_the_server_would_ignore_is_warned_of(fleet: Path, 
         return [warning for warning in warnings(fleet, here) if "ignores it" in warning]
 
     (both,) = told()
-    assert "no SGLANG_RAGGED_VERIFY_MODE=compact and no --speculative-dspark-sps-table-path" in both
+    assert f"arms.{livearms.ARM}.launch: has no SGLANG_RAGGED_VERIFY_MODE=compact and no --speculative-dspark-" in both
     launch["env"] = {"SGLANG_RAGGED_VERIFY_MODE": "compact"}
     (one,) = told()
     assert "has no --speculative-dspark-sps-table-path, without" in one

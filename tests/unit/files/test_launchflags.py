@@ -63,6 +63,13 @@ def test_flags_of_one_server_come_before_those_of_the_profile() -> None:
     assert (cost.prefill.graphs, cost.graphs) == ((128,), (8, 16, 32))
 
 
+def test_flags_of_all_servers_come_before_those_of_the_profile() -> None:
+    profile = with_common((*PREFILL, *DECODE)).with_flags(("--cuda-graph-bs-prefill", "128"))
+    assert profile.common_flags == ("--cuda-graph-bs-prefill", "128", *SPARSE.common_flags, *PREFILL, *DECODE)
+    assert (profile.cost("none").prefill.graphs, profile.cost("none").graphs) == ((128,), (8, 16, 32))
+    assert profile.arms == SPARSE.arms
+
+
 def test_graphs_of_tokens_are_not_taken_for_graphs_of_requests() -> None:
     arm = SPARSE.arm("dspark-8")
     launch = arm.launch.model_copy(update={"flags": DECODE, "env": {"SGLANG_RAGGED_VERIFY_MODE": "compact"}})

@@ -123,8 +123,10 @@ def test_a_config_file_is_its_schedule_and_the_arms_own_graphs_count(tmp_path: P
     file.write_text(json.dumps({"1": {"candidate_steps": [3]}, "16": {"candidate_steps": [0, 1]}}))
     flags = ("--speculative-adaptive-config", str(file), "--cuda-graph-bs-decode", "4", "16", "64")
     common = ("--cuda-graph-bs-decode", "1", "64")
-    own = own_depth(profile_with(launch=launched(*flags)).model_copy(update={"common_flags": common}), "own", 64)
+    profile = profile_with(launch=launched(*flags)).model_copy(update={"common_flags": common})
+    own = own_depth(profile, "own", 64)
     assert own.tiers == ((1, (3,)), (5, (0, 1)))
+    assert own_depth(profile, "own", 64, ("--cuda-graph-bs-decode", "8", "64")).tiers == ((1, (3,)), (9, (0, 1)))
     assert own.start().choose(DepthBatch.alike(4), 500.0).depth == 3
 
 

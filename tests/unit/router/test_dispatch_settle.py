@@ -34,7 +34,7 @@ def request(name: str, *, tbt_target_ms: float | None = None) -> ClientRequest:
 
 
 def told(router: Dispatcher) -> list[tuple[str, float]]:
-    return [(str(event["event"]), float(str(event["t_s"]))) for event in router.recent]
+    return [(str(event["event"]), float(str(event["t_s"]))) for event in router.journal.recent]
 
 
 def test_a_decision_is_told_once_settled_and_only_once() -> None:
@@ -46,7 +46,7 @@ def test_a_decision_is_told_once_settled_and_only_once() -> None:
     router.settle()
     assert [event for event, _ in told(router)] == ["decision"]
     assert flight.predicted_tbt_ms is not None
-    candidates = router.recent[0]["candidates"]
+    candidates = router.journal.recent[0]["candidates"]
     assert isinstance(candidates, tuple), "worked out"
     assert len(candidates) == 2
 
@@ -72,5 +72,5 @@ def test_an_outcome_tells_the_target_that_the_request_had() -> None:
     router = dispatcher()
     for name, target_ms in (("a", None), ("b", 12.5)):
         router.end(router.place(request(name, tbt_target_ms=target_ms)), Finish.DONE)
-    outcomes = [event["outcome"] for event in router.recent if event["event"] == "end"]
+    outcomes = [event["outcome"] for event in router.journal.recent if event["event"] == "end"]
     assert [outcome.tbt_target_ms for outcome in outcomes if isinstance(outcome, Outcome)] == [None, 12.5]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selector.core.stream import SpecCounts
+from selector.core.speccounts import SpecCounts
 from selector.router.usagedetails import with_drafts
 
 SPEC = SpecCounts(verify_passes=3, accepted_drafts=5, proposed_drafts=9)

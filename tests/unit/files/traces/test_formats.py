@@ -12,6 +12,7 @@ import pytest
 
 from selector.errors import TraceError
 from selector.files.trace import Trace, load_trace
+from tests.loglines import decision_line, end_line
 
 ROOT = Path(__file__).parents[4]
 PUBLISHED = Path(os.environ.get("DRAFTER_SELECTOR_SHARED", ROOT.parent / "shared")) / "data" / "traces"
@@ -191,27 +192,13 @@ def test_mooncake_rows_that_cannot_be_read(tmp_path: Path, row: str, problem: st
 
 
 def log_lines() -> list[dict[str, Any]]:
-    request = {
-        "request_id": "a", "arrival_s": 1.5, "prompt_tokens": 100, "expected_output_tokens": 50.0,
-        "max_output_tokens": 64, "text_type": "code", "text_probabilities": None, "slo_class": "chat",
-        "tbt_target_ms": 25.0, "needs": [], "session_key": "s",
-    }  # fmt: skip
-    outcome = {
-        "request_id": "a", "backend": "b0", "arm": "none", "text_type": "code", "finish": "done", "prompt_tokens": 110,
-        "accepted_tokens": 33, "dispatched_s": 1.5, "finished_s": 2.5, "ttft_ms": 10.0, "tbt_ms": 5.0,
-        "verify_passes": None, "accepted_drafts": None,
-    }  # fmt: skip
-    decision = {
-        "v": 1, "event": "decision", "t_s": 1.5, "request": request, "backend": "b0", "arm": "none", "reason": "r",
-        "candidates": [], "fallback": False,
-    }  # fmt: skip
-    later = [{**decision, "t_s": 3.0, "request": {**request, "request_id": name, "arrival_s": 3.0}} for name in "bc"]
+    asked = {"max_output_tokens": 64, "slo_class": "chat", "tbt_target_ms": 25.0, "session_key": "s"}
     return [
-        decision,
-        {"v": 1, "event": "end", "t_s": 2.5, "outcome": outcome},
-        *later,
-        {"v": 1, "event": "end", "t_s": 4.0, "outcome": {**outcome, "request_id": "b", "finish": "failed"}},
-        {"v": 1, "event": "end", "t_s": 4.0, "outcome": {**outcome, "request_id": "lost"}},
+        decision_line(t_s=1.5, **asked),
+        end_line(t_s=2.5, accepted_tokens=33),
+        *(decision_line(t_s=3.0, request_id=name, **asked) for name in "bc"),
+        end_line(t_s=4.0, request_id="b", finish="failed"),
+        end_line(t_s=4.0, request_id="lost"),
     ]
 
 
