@@ -74,6 +74,24 @@ stretch_boards() {
   stretch_targets
 }
 
+# One GPU, 1,640 s, where all cells of ramp and of three-on-one-targets are of one board (planned, without kernels from before):
+#     0-170   four servers up
+#   170-450   the fixed depths of ramp
+#   450-900   three-on-one-targets
+#   900-1310  servers that change their depth up, and their cells of ramp
+#  1310-1640  other targets
+stretch_board() {
+  raise one-server four-on-one
+  hold one-server four-on-one || return 0
+  live ramp 1100 depth-fixed
+  live three-on-one-targets 680
+  release four-on-one
+  raise_depths
+  hold_depths
+  live_depths 150
+  models 0 1
+}
+
 # Other targets alone, on two GPUs.
 stretch_targets() {
   local second
