@@ -59,6 +59,7 @@ COMPILED = (
     "selector/simulator/engine.py",
     "selector/simulator/job.py",
     "selector/simulator/kvcache.py",
+    "selector/simulator/prefillpass.py",
     "selector/simulator/prefixcache.py",
     "selector/simulator/series.py",
     "selector/simulator/server.py",
