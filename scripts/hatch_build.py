@@ -61,6 +61,7 @@ COMPILED = (
     "selector/simulator/kvcache.py",
     "selector/simulator/prefillpass.py",
     "selector/simulator/prefixcache.py",
+    "selector/simulator/promptqueue.py",
     "selector/simulator/series.py",
     "selector/simulator/server.py",
 )

@@ -11,12 +11,14 @@ its steps are summed in closed form (between knots of the cost model, cost is li
 per request does not depend on how long its answer is.
 
 SGLang forms a batch and launches it while the one before still runs. So what runs after a boundary was decided at the
-boundary before, by what was known then, and a request that comes during a step waits for the rest of it and for the
-whole of the next; so does one that gets the place of a request that ended. An idle server starts at once.
+boundary before, by what was known then: a request that comes during a step waits for the rest of it and for the whole
+of the next, and a place that gets free stays so for a step. An idle server starts at once.
 
-    arrives in     step 1        step 2                prefill pass    step 3
-    boundary             │ planned      │ begins                 │ first token
-    (`Scheduler.event_loop_overlap` of SGLang 0.5.17; with `--disable-overlap-schedule` it begins where it is planned.)
+      step 1                step 2              prefill pass                step 3
+    ──▲─────────────────────┼───────────────────┼──────────────────────────┼─────────
+      arrives               planned             begins                     first token
+
+(`Scheduler.event_loop_overlap` of SGLang 0.5.17. With `--disable-overlap-schedule` it begins where it is planned.)
 
 The same class serves the simulator, which jumps from event to event, and the emulator, which goes step by step on a
 real clock. It draws the accept lengths of a request when its first token is there; nothing outside sees them early.
@@ -26,7 +28,6 @@ before a step, and the next stretch of steps ends where it may choose again (`de
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from math import inf
 
@@ -37,8 +38,9 @@ from selector.simulator.decoding import Decoding
 from selector.simulator.depthcontrol import DepthControl
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.job import Job, Totals
-from selector.simulator.kvcache import KvCache, most_new_tokens
-from selector.simulator.prefillpass import PrefillPass, pass_cost
+from selector.simulator.kvcache import KvCache
+from selector.simulator.prefillpass import PrefillPass
+from selector.simulator.promptqueue import PromptQueue
 from selector.simulator.timeline import Stretch
 
 __all__ = ["DEFAULT_CHUNK_TOKENS", "Job", "ServerModel", "Totals"]
@@ -88,20 +90,17 @@ class ServerModel:
         self.max_running_requests = max_running_requests
         self._max_context_tokens = min(max_context_tokens or max_kv_tokens, max_kv_tokens)
         self._draws = draws
-        self._chunk_tokens = chunk_tokens
         self._overlaps = overlaps
         self._tell = tell
-        self._waiting: deque[Job] = deque()
-        self._prefill: PrefillPass | None = None
-        """Under way."""
-        self._planned: PrefillPass | None = None
-        """Begins at the next boundary."""
         self._decoding = Decoding(cost.step, self.totals)
         if tell is not None:
             self._decoding.parts = []
         self._jobs = self._decoding.jobs
         self._depths = None if backend is None else DepthControl.of(backend, self._decoding)
         self._kv = KvCache(max_kv_tokens, self._decoding, cost.verify_tokens)
+        self._prompts = PromptQueue(
+            cost.prefill, self._kv, self._jobs, max_running_requests=max_running_requests, chunk_tokens=chunk_tokens
+        )
         self._change: tuple[StepCost, Accepts] | None = None
         """What holds from the next step on."""
         self._turns = 1
@@ -132,25 +131,18 @@ class ServerModel:
     @property
     def waiting(self) -> int:
         """Requests waiting or prefilling."""
-        count, prefill, planned = len(self._waiting), self._prefill, self._planned
-        if prefill is not None:
-            count += len(prefill.chunks)
-        if planned is not None:
-            count += len(planned.chunks)
-            if prefill is not None and planned.chunks[0][0] is prefill.rest:
-                count -= 1
-        return count
+        return self._prompts.count
 
     @property
     def queued_tokens(self) -> int:
         """Tokens that the waiting requests (not those in a pass, or planned for one) still have to prefill."""
-        return sum(job._context - job._prefilled for job in self._waiting)
+        return self._prompts.queued_tokens
 
     def energy_j(self, at_s: float) -> tuple[float, float]:
         """(decode, prefill) energy spent by `at_s`; of the step or prefill under way, in proportion to its time."""
         decode_j, prefill_j = self.totals.decode_j, self.totals.prefill_j
-        if self._prefill is not None:
-            return decode_j, prefill_j + self._prefill.at(at_s)[1]
+        if self._prompts.under_way is not None:
+            return decode_j, prefill_j + self._prompts.under_way.at(at_s)[1]
         if self._jobs:
             ms, j = self._decoding.step_cost()
             decode_j += min(1.0, max(0.0, (at_s - self.now_s) * 1e3 / ms)) * j
@@ -164,7 +156,7 @@ class ServerModel:
     @property
     def busy(self) -> bool:
         """Whether a step or a prefill is under way."""
-        return self._prefill is not None or bool(self._jobs)
+        return self._prompts.under_way is not None or bool(self._jobs)
 
     # ---- what happens
 
@@ -173,8 +165,8 @@ class ServerModel:
         job._context = job.prompt_tokens
         most = max(1, self._max_context_tokens - job.prompt_tokens - 1)
         job._most_new_tokens = most if job.max_new_tokens is None else min(most, job.max_new_tokens)
-        self._waiting.append(job)
-        if self._prefill is None and not self._jobs:
+        self._prompts.waiting.append(job)
+        if self._prompts.under_way is None and not self._jobs:
             self.now_s = max(self.now_s, at_s)
             self._pass_boundary()
 
@@ -192,22 +184,12 @@ class ServerModel:
                     self._depths.left_during_step()
                 else:
                     self._depths.choose()
-            if (self._waiting or self._planned is not None) and not self.busy:
+            if (self._prompts.waiting or self._prompts.planned is not None) and not self.busy:
                 # It was the last one, and what waits was waiting for its part of the KV cache, or for its step.
                 self.now_s = max(self.now_s, at_s)
                 self._pass_boundary()
             return True
-        for waiting in self._waiting:
-            if waiting.key == key:
-                self._waiting.remove(waiting)
-                waiting._gone = True
-                self._drop_prefilled(waiting)
-                return True
-        for prefilling in self._prefilling():
-            if prefilling.key == key and not prefilling._gone:
-                prefilling._gone = True
-                return True
-        return False
+        return self._prompts.remove(key)
 
     def change_setting(self, step: StepCost, accepts: Accepts, at_s: float) -> None:
         """From the next step after `at_s` on, to which it was advanced, a live setting is another.
@@ -215,14 +197,14 @@ class ServerModel:
         Steps then cost `step`, and every request here has the accept length that `accepts` gives.
         """
         self._change = step, accepts
-        if not self._jobs or self._prefill is not None or at_s <= self.now_s:
+        if not self._jobs or self._prompts.under_way is not None or at_s <= self.now_s:
             self._make_change()
 
     def _make_change(self) -> None:
         if self._change is None:
             return
         (step, accepts), self._change = self._change, None
-        for job in (*self._prefilling(), *self._waiting, *self._jobs.values()):
+        for job in (*self._prompts.prefilling(), *self._prompts.waiting, *self._jobs.values()):
             job.accept_length, job.accept_spread = accepts(job)
         for job in list(self._jobs.values()):
             delivered = job.delivered(self.step)
@@ -236,7 +218,7 @@ class ServerModel:
         """From `at_s` on, to which it was advanced, so many servers work on its GPU, itself included."""
         if busy_servers == self._turns:
             return
-        prefill = self._prefill
+        prefill = self._prompts.under_way
         if prefill is not None:
             prefill.todo_frac, prefill.spent_j = prefill.at(at_s)
             prefill.since_s = max(prefill.since_s, at_s)
@@ -248,8 +230,8 @@ class ServerModel:
 
     def next_boundary_s(self) -> float | None:
         """When the step or prefill under way ends; `None` when idle."""
-        if self._prefill is not None:
-            return self._prefill.end_s
+        if self._prompts.under_way is not None:
+            return self._prompts.under_way.end_s
         if self._jobs:
             return self.now_s + self._decoding.step_cost()[0] / 1e3
         return None
@@ -259,29 +241,29 @@ class ServerModel:
 
         It may be early, never late: then there is a later one after `advance`.
         """
-        if self._prefill is not None:
-            return self._prefill.end_s
+        if self._prompts.under_way is not None:
+            return self._prompts.under_way.end_s
         if not self._jobs:
             return None
         decoding = self._decoding
         if self._change is not None:
             return self.now_s + decoding.step_cost()[0] / 1e3
-        if self._planned is not None:
+        if self._prompts.planned is not None:
             boundary_s = self.now_s + decoding.step_cost()[0] / 1e3
             if decoding.next_end() <= decoding.step + 1:
                 return boundary_s
-            return boundary_s + self._planned.ms / 1e3 * self._slowdown
-        after = self._admission_after() if self._waiting else -1
+            return boundary_s + self._prompts.planned.ms / 1e3 * self._slowdown
+        after = self._admission_after() if self._prompts.waiting else -1
         if after > 0:
             return self.now_s + decoding.time_of(self._kv.room, after) / 1e3
         if after == 0:
             steps = 2 if self._overlaps else 1
             begins_s = self.now_s + decoding.time_of(self._kv.room, steps) / 1e3
-            job = self._waiting[0]
+            job = self._prompts.waiting[0]
             if job.prefix_ids or decoding.next_end() <= decoding.step + steps:
                 return begins_s
             # What else may come until then only makes the pass longer.
-            todo = min(job._context - job._prefilled, self._chunk_tokens)
+            todo = min(job._context - job._prefilled, self._prompts.chunk_tokens)
             ms, _ = self.cost.prefill.cost(todo, after=job._prefilled)
             return begins_s + ms / 1e3 * self._slowdown
         return self.now_s + decoding.plan(self._kv.room) / 1e3
@@ -289,7 +271,7 @@ class ServerModel:
     def advance(self, until_s: float) -> None:
         """Runs every segment that ends by `until_s`. First tokens and ends are appended to the two lists, in order."""
         while True:
-            prefill = self._prefill
+            prefill = self._prompts.under_way
             if prefill is not None:
                 if prefill.end_s > until_s:
                     return
@@ -301,9 +283,13 @@ class ServerModel:
                 if until_s > self.now_s:
                     self.now_s = until_s
                 return
-            if self._waiting or self._planned is not None or (prefill is not None and prefill.rest is not None):
+            if (
+                self._prompts.waiting
+                or self._prompts.planned is not None
+                or (prefill is not None and prefill.rest is not None)
+            ):
                 self._pass_boundary(prefill)
-            if self._depths is not None and self._jobs and self._prefill is None:
+            if self._depths is not None and self._jobs and self._prompts.under_way is None:
                 self._depths.choose()
 
     def stop(self, at_s: float) -> list[Job]:
@@ -312,8 +298,12 @@ class ServerModel:
         The step or prefill under way has cost what its part until now did, to the totals and to its jobs. The server
         is of no use afterwards.
         """
-        left = [*self._jobs.values(), *self._waiting, *(job for job in self._prefilling() if not job._gone)]
-        prefill = self._prefill
+        left = [
+            *self._jobs.values(),
+            *self._prompts.waiting,
+            *(job for job in self._prompts.prefilling() if not job._gone),
+        ]
+        prefill = self._prompts.under_way
         if prefill is not None:
             _, spent_j = prefill.at(at_s)
             self._spend_on(prefill, at_s, spent_j)
@@ -322,25 +312,18 @@ class ServerModel:
             self._decoding.stop(part_ms)
             if self._tell is not None:
                 self._tell_of_steps(self._tell)
-        self._prefill = self._planned = None
-        self._waiting.clear()
+        self._prompts.under_way = self._prompts.planned = None
+        self._prompts.waiting.clear()
         self._jobs.clear()
         return left
 
     # ---- prefill
 
-    def _prefilling(self) -> list[Job]:
-        """Whose prompts are in a pass that is under way or planned, and nowhere else."""
-        if self._prefill is None and self._planned is None:
-            return []
-        passes = [each for each in (self._prefill, self._planned) if each is not None]
-        return list({id(job): job for each in passes for job, _ in each.chunks}.values())
-
     def _pass_boundary(self, ended: PrefillPass | None = None) -> None:
         """Begins what was planned, and plans what comes after it; `ended` is the pass that ended here, if one did."""
-        begins, self._planned = self._planned, None
+        begins, self._prompts.planned = self._prompts.planned, None
         if begins is None and not (self._overlaps and self._jobs):
-            begins = self._plan(None if ended is None else ended.rest)
+            begins = self._prompts.plan(None if ended is None else ended.rest)
         if begins is not None:
             ms, j = begins.ms, begins.j
             if self._jobs:
@@ -348,68 +331,25 @@ class ServerModel:
                 resume_ms = self.cost.prefill.resume_ms
                 ms, j = ms + resume_ms, j + self.cost.idle.watts(1) * resume_ms / 1e3
             begins.begin(self.now_s, ms / 1e3 * self._slowdown, j * self._energy_frac)
-            self._prefill = begins
+            self._prompts.under_way = begins
             for job, _ in begins.chunks:
                 if job.prefill_started_s is None:
                     job.prefill_started_s = self.now_s
         if self._overlaps and self.busy:
-            self._planned = self._plan(None if begins is None else begins.rest)
-
-    def _plan(self, rest: Job | None) -> PrefillPass | None:
-        """Takes waiting requests in order while places, KV tokens and the chunk budget last, `rest` before them."""
-        budget = self._chunk_tokens
-        new_tokens = 0.0
-        chunks: list[tuple[Job, int]] = []
-        waiting = self._waiting
-        places = self.max_running_requests - len(self._jobs)
-        joining: list[Job] = []
-        if self._prefill is not None:
-            joining = [job for job, _ in self._prefill.chunks if job is not rest]
-            places -= len(joining)
-            new_tokens = self._kv.kept_for(joining)
-        if rest is not None and not rest._gone:
-            todo = min(rest._context - rest._prefilled, budget)
-            budget -= todo
-            chunks.append((rest, todo))
-            self._kv.prefilling_tokens += todo
-        while waiting and budget > 0 and len(chunks) < places:
-            job = waiting[0]
-            if (self._jobs or chunks or joining) and not self._kv.fits(job, new_tokens):
-                break
-            self._kv.take_cached(job)
-            todo = min(job._context - job._prefilled, budget)
-            budget -= todo
-            chunks.append((job, todo))
-            self._kv.prefilling_tokens += todo
-            new_tokens += most_new_tokens(job, job._context - job.prompt_tokens)
-            waiting.popleft()
-        if not chunks:
-            return None
-        tokens = self._chunk_tokens - budget
-        ms, j = pass_cost(self.cost.prefill, chunks, tokens)
-        for job, todo in chunks:
-            job._prefilled += todo
-        self._kv.shrink()
-        last = chunks[-1][0]
-        return PrefillPass(chunks, tokens, ms, j, last if last._prefilled < last._context else None)
+            self._prompts.planned = self._prompts.plan(None if begins is None else begins.rest)
 
     def _end_prefill(self, prefill: PrefillPass) -> None:
         self.now_s = prefill.end_s
         self._spend_on(prefill, self.now_s, prefill.spent_j + prefill.todo_frac * prefill.energy_j)
-        self._prefill = None
+        self._prompts.under_way = None
         if self._depths is not None:
             self._depths.prefilled(prefill.tokens)
         for job, _ in prefill.chunks:
             if job._gone:
-                if self._planned is None or job is not self._planned.chunks[0][0]:
-                    self._drop_prefilled(job)
+                if self._prompts.planned is None or job is not self._prompts.planned.chunks[0][0]:
+                    self._prompts.drop(job)
             elif job is not prefill.rest:
                 self._join(job)
-
-    def _drop_prefilled(self, job: Job) -> None:
-        """A request goes before it joins the batch."""
-        self._kv.release(job)
-        self._kv.prefilling_tokens -= job._prefilled
 
     def _spend_on(self, prefill: PrefillPass, until_s: float, spent_j: float) -> None:
         totals = self.totals
@@ -432,7 +372,7 @@ class ServerModel:
             totals.first_tokens += 1
             self.first_tokens.append(job)
             if job.output_tokens <= 1:
-                self._drop_prefilled(job)
+                self._prompts.drop(job)
                 self._finish(job)
                 return
             self._draw(job)
@@ -464,8 +404,8 @@ class ServerModel:
         decoding = self._decoding
         plan_ms = decoding.plan(self._kv.room)
         available_ms = (until_s - self.now_s) * 1e3 + _ROUNDING_MS
-        after = self._admission_after() if self._waiting else -1
-        if self._change is not None or self._planned is not None:
+        after = self._admission_after() if self._prompts.waiting else -1
+        if self._change is not None or self._prompts.planned is not None:
             took_ms = decoding.run(available_ms, 1)
         elif after >= 0:
             took_ms = decoding.run(available_ms, max(1, after))
@@ -493,7 +433,7 @@ class ServerModel:
         assert parts is not None
         for ms, energy_j in parts:
             end_s = start_s + ms / 1e3
-            tell(Stretch(start_s, end_s, False, len(self._jobs), len(self._waiting), energy_j))
+            tell(Stretch(start_s, end_s, False, len(self._jobs), len(self._prompts.waiting), energy_j))
             start_s = end_s
         parts.clear()
 
@@ -501,7 +441,7 @@ class ServerModel:
         """Steps until the first waiting request may be taken, 0: at the next boundary; -1: not before one leaves."""
         if len(self._jobs) >= self.max_running_requests:
             return -1
-        job = self._waiting[0]
+        job = self._prompts.waiting[0]
         if self._kv.fits(job, 0):
             return 0
         steps = self._kv.steps_to_wait(job)
@@ -530,4 +470,4 @@ class ServerModel:
         job._prefilled = 0
         job.retractions += 1
         self.totals.retractions += 1
-        self._waiting.append(job)
+        self._prompts.waiting.append(job)
