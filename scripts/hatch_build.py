@@ -62,7 +62,9 @@ COMPILED = (
     "selector/simulator/engine.py",
     "selector/simulator/job.py",
     "selector/simulator/kvcache.py",
+    "selector/simulator/prefillpass.py",
     "selector/simulator/prefixcache.py",
+    "selector/simulator/promptqueue.py",
     "selector/simulator/series.py",
     "selector/simulator/server.py",
 )

@@ -39,6 +39,8 @@ class BackendSpec:
     max_kv_tokens: int
     max_context_tokens: int
     cannot_serve: frozenset[Capability] = frozenset()
+    overlaps: bool = True
+    """Whether its scheduler forms a batch and launches it while the one before still runs."""
     settings: tuple[ArmSetting, ...] = ()
     """What the arm's live settings can be, as launched first; empty for an arm without."""
     depths: tuple[BackendSpec, ...] = ()

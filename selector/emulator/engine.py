@@ -82,6 +82,7 @@ class EmulatedEngine:
             max_running_requests=spec.max_running_requests,
             max_kv_tokens=spec.max_kv_tokens,
             max_context_tokens=spec.max_context_tokens,
+            overlaps=spec.overlaps,
             start_s=clock.now_s(),
             backend=spec,
         )

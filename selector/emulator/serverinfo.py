@@ -133,7 +133,7 @@ def _arguments(site: Site) -> dict[str, object]:
         "schedule_policy": "fcfs",
         "page_size": 1,
         "disable_radix_cache": True,
-        "disable_overlap_schedule": algorithm == "NGRAM",
+        "disable_overlap_schedule": not spec.overlaps,
         "tp_size": site.profile.gpu.count,
         "pp_size": 1,
         "dp_size": 1,

@@ -291,6 +291,7 @@ def backend_spec(fleet: Fleet, index: int, where: str, profiles: dict[str, Profi
         max_kv_tokens=backend.max_kv_tokens,
         max_context_tokens=min(backend.max_context_tokens, arm.max_context_tokens or backend.max_context_tokens),
         cannot_serve=frozenset(arm.cannot_serve),
+        overlaps=profile.overlaps(backend.arm, backend.launch_flags),
         settings=profile.settings(backend.arm, backend.launch_flags),
     )
     try:

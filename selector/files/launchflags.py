@@ -8,6 +8,7 @@ from itertools import takewhile
 _PREFILL_GRAPHS = ("--cuda-graph-bs-prefill", "--piecewise-cuda-graph-tokens")
 _DECODE_GRAPHS = ("--cuda-graph-bs-decode", "--cuda-graph-bs")
 _NO_GRAPHS = "--disable-cuda-graph"
+_STAGES = ("--pp-size", "--pipeline-parallel-size")
 
 
 def graph_batches(flags: Sequence[str]) -> tuple[int, ...]:
@@ -21,6 +22,16 @@ def graph_batches(flags: Sequence[str]) -> tuple[int, ...]:
 def prefill_graphs(flags: Sequence[str]) -> tuple[int, ...]:
     """Tokens of the CUDA graphs that a pass over prompts is padded to, rising; empty where flags name none."""
     return _graphs(flags, _PREFILL_GRAPHS, (_NO_GRAPHS, "--disable-prefill-cuda-graph"))
+
+
+def overlaps(flags: Sequence[str]) -> bool:
+    """Whether the scheduler plans a batch while the one before runs, as SGLang does unless it is told not to.
+
+    Every speculative algorithm of SGLang 0.5.17 does, NGRAM too, on a GPU; pipeline parallelism does not
+    (`_pipeline_parallel_overlap_disable` in `arg_groups/overrides.py`).
+    """
+    stages = max((numbers[-1] for flag in _STAGES if (numbers := numbers_behind(flags, flag))), default=1)
+    return "--disable-overlap-schedule" not in flags and stages == 1
 
 
 def numbers_behind(flags: Sequence[str], flag: str) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ from selector.files.arm import (
     step_cost,
 )
 from selector.files.armdepths import depths_problem, with_those_of_the_deepest
-from selector.files.launchflags import graph_batches, prefill_graphs
+from selector.files.launchflags import graph_batches, overlaps, prefill_graphs
 from selector.files.shipped import profile_path
 from selector.files.validation import FileModel, read_text, validated
 
@@ -190,6 +190,10 @@ class Profile(FileModel):
         """
         by_tokens = self.arm(name).launch.env.get(RAGGED_VERIFY, "").lower() == "compact"
         return () if by_tokens else graph_batches(self.launched_with(name, flags))
+
+    def overlaps(self, name: str, flags: Sequence[str] = ()) -> bool:
+        """Whether such a server plans a batch while the one before runs."""
+        return overlaps(self.launched_with(name, flags))
 
     def prefill_cost(self, name: str, flags: Sequence[str] = ()) -> PrefillCost:
         """The cost model of prefill on an arm, served with `flags` beyond the profile's."""

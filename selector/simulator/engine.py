@@ -88,6 +88,7 @@ class Simulation:
                 max_running_requests=spec.max_running_requests,
                 max_kv_tokens=spec.max_kv_tokens,
                 max_context_tokens=spec.max_context_tokens,
+                overlaps=spec.overlaps,
                 tell=partial(recorder.worked, spec.name) if recorder is not None else None,
                 backend=spec,
             )

@@ -12,6 +12,7 @@ the end of the context. Prefixes that no request uses any more take only what is
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from selector.simulator.decoding import Decoding
 from selector.simulator.job import Job
@@ -58,8 +59,8 @@ class KvCache:
         held_tokens = self._prefixes.match(job.prefix_ids)[2] if job.prefix_ids else 0
         return job._context - held_tokens + most_new_tokens(job, job._context - job.prompt_tokens)
 
-    def fits(self, job: Job, ahead_tokens: int) -> bool:
-        """Whether a request is taken; `ahead_tokens` is what those before it in the same pass may generate."""
+    def fits(self, job: Job, ahead_tokens: float) -> bool:
+        """Whether a request is taken; `ahead_tokens` is kept for those before it that do not run yet."""
         room = self.room - self.needs(job) - ahead_tokens
         if room <= 0:
             return False
@@ -67,6 +68,12 @@ class KvCache:
         if len(self._decoding.jobs) * MOST_RESERVED_TOKENS * ratio < room:
             return True
         return ratio * self._reserved() < room
+
+    def kept_for(self, joining: Sequence[Job]) -> float:
+        """Tokens kept for what requests may generate that join the batch when the pass under way ends."""
+        return self._new_token_ratio() * sum(
+            [most_new_tokens(job, job._context - job.prompt_tokens) for job in joining]
+        )
 
     def steps_to_wait(self, job: Job) -> int | None:
         """Decode steps for which a request that does not fit certainly does not, at least 1.

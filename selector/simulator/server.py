@@ -8,7 +8,17 @@
 Time advances in segments. A prefill segment computes up to `chunk_tokens` prompt tokens while decoding stands still, as
 SGLang's scheduler does without mixed chunks. A decode segment is a run of steps in which the batch does not change;
 its steps are summed in closed form (between knots of the cost model, cost is linear in the context), so the work
-per request does not depend on how long its answer is. Whatever arrives during a step waits for its end.
+per request does not depend on how long its answer is.
+
+SGLang forms a batch and launches it while the one before still runs. So what runs after a boundary was decided at the
+boundary before, by what was known then: a request that comes during a step waits for the rest of it and for the whole
+of the next, and a place that gets free stays so for a step. An idle server starts at once.
+
+      step 1                step 2              prefill pass                step 3
+    ──▲─────────────────────┼───────────────────┼──────────────────────────┼─────────
+      arrives               planned             begins                     first token
+
+(`Scheduler.event_loop_overlap` of SGLang 0.5.17. With `--disable-overlap-schedule` it begins where it is planned.)
 
 The same class serves the simulator, which jumps from event to event, and the emulator, which goes step by step on a
 real clock. It draws the accept lengths of a request when its first token is there; nothing outside sees them early.
@@ -18,9 +28,7 @@ before a step, and the next stretch of steps ends where it may choose again (`de
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from math import inf
 
 from selector.core.contention import turns_energy, turns_slowdown
@@ -30,7 +38,9 @@ from selector.simulator.decoding import Decoding
 from selector.simulator.depthcontrol import DepthControl
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.job import Job, Totals
-from selector.simulator.kvcache import KvCache, most_new_tokens
+from selector.simulator.kvcache import KvCache
+from selector.simulator.prefillpass import PrefillPass
+from selector.simulator.promptqueue import PromptQueue
 from selector.simulator.timeline import Stretch
 
 __all__ = ["DEFAULT_CHUNK_TOKENS", "Job", "ServerModel", "Totals"]
@@ -40,33 +50,6 @@ DEFAULT_CHUNK_TOKENS = 8_192
 
 _ROUNDING_MS = 1e-6
 """A step that ends this little after a time counts as ended by it: the caller computed that time from the same step."""
-
-
-@dataclass(slots=True)
-class _Prefill:
-    """A pass over prompts. `seconds` and `energy_j` are those of the whole pass at the present pace."""
-
-    chunks: list[tuple[Job, int]]
-    """Job, prompt tokens of it in this pass."""
-    tokens: int
-    start_s: float
-    seconds: float
-    energy_j: float
-    since_s: float
-    """When the pace was last set."""
-    todo_frac: float = 1.0
-    """The part of the pass that was left then."""
-    spent_j: float = 0.0
-    """What the other part took."""
-
-    @property
-    def end_s(self) -> float:
-        return self.since_s + self.todo_frac * self.seconds
-
-    def at(self, now_s: float) -> tuple[float, float]:
-        """Of the pass, the part that is left at a time, and the energy spent by then."""
-        done_frac = min(self.todo_frac, max(0.0, now_s - self.since_s) / self.seconds)
-        return self.todo_frac - done_frac, self.spent_j + done_frac * self.energy_j
 
 
 Accepts = Callable[[Job], tuple[float, float]]
@@ -85,11 +68,14 @@ class ServerModel:
         max_kv_tokens: int,
         max_context_tokens: int | None = None,
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+        overlaps: bool = True,
         start_s: float = 0.0,
         tell: Callable[[Stretch], None] | None = None,
         backend: BackendSpec | None = None,
     ) -> None:
-        """`tell` hears of every stretch of work when it is over.
+        """`overlaps` says whether what runs next is decided while a batch still runs (`BackendSpec.overlaps`).
+
+        `tell` hears of every stretch of work when it is over.
 
         `backend` says how the engine chooses its draft depth, if it does; without it the depth is fixed.
         """
@@ -104,16 +90,17 @@ class ServerModel:
         self.max_running_requests = max_running_requests
         self._max_context_tokens = min(max_context_tokens or max_kv_tokens, max_kv_tokens)
         self._draws = draws
-        self._chunk_tokens = chunk_tokens
+        self._overlaps = overlaps
         self._tell = tell
-        self._waiting: deque[Job] = deque()
-        self._prefill: _Prefill | None = None
         self._decoding = Decoding(cost.step, self.totals)
         if tell is not None:
             self._decoding.parts = []
         self._jobs = self._decoding.jobs
         self._depths = None if backend is None else DepthControl.of(backend, self._decoding)
         self._kv = KvCache(max_kv_tokens, self._decoding, cost.verify_tokens)
+        self._prompts = PromptQueue(
+            cost.prefill, self._kv, self._jobs, max_running_requests=max_running_requests, chunk_tokens=chunk_tokens
+        )
         self._change: tuple[StepCost, Accepts] | None = None
         """What holds from the next step on."""
         self._turns = 1
@@ -144,18 +131,18 @@ class ServerModel:
     @property
     def waiting(self) -> int:
         """Requests waiting or prefilling."""
-        return len(self._waiting) + (len(self._prefill.chunks) if self._prefill else 0)
+        return self._prompts.count
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens that the waiting requests (not those prefilling) still have to prefill."""
-        return sum(job._context - job._prefilled for job in self._waiting)
+        """Tokens that the waiting requests (not those in a pass, or planned for one) still have to prefill."""
+        return self._prompts.queued_tokens
 
     def energy_j(self, at_s: float) -> tuple[float, float]:
         """(decode, prefill) energy spent by `at_s`; of the step or prefill under way, in proportion to its time."""
         decode_j, prefill_j = self.totals.decode_j, self.totals.prefill_j
-        if self._prefill is not None:
-            return decode_j, prefill_j + self._prefill.at(at_s)[1]
+        if self._prompts.under_way is not None:
+            return decode_j, prefill_j + self._prompts.under_way.at(at_s)[1]
         if self._jobs:
             ms, j = self._decoding.step_cost()
             decode_j += min(1.0, max(0.0, (at_s - self.now_s) * 1e3 / ms)) * j
@@ -169,7 +156,7 @@ class ServerModel:
     @property
     def busy(self) -> bool:
         """Whether a step or a prefill is under way."""
-        return self._prefill is not None or bool(self._jobs)
+        return self._prompts.under_way is not None or bool(self._jobs)
 
     # ---- what happens
 
@@ -178,10 +165,10 @@ class ServerModel:
         job._context = job.prompt_tokens
         most = max(1, self._max_context_tokens - job.prompt_tokens - 1)
         job._most_new_tokens = most if job.max_new_tokens is None else min(most, job.max_new_tokens)
-        self._waiting.append(job)
-        if self._prefill is None and not self._jobs:
+        self._prompts.waiting.append(job)
+        if self._prompts.under_way is None and not self._jobs:
             self.now_s = max(self.now_s, at_s)
-            self._start_prefill()
+            self._pass_boundary()
 
     def remove(self, key: Hashable, at_s: float) -> bool:
         """A request is aborted, wherever it is; False if it is not here. Tokens already delivered stay counted."""
@@ -197,23 +184,12 @@ class ServerModel:
                     self._depths.left_during_step()
                 else:
                     self._depths.choose()
-            if self._waiting and not self.busy:
-                # It was the last one, and what waits was waiting for its part of the KV cache.
+            if (self._prompts.waiting or self._prompts.planned is not None) and not self.busy:
+                # It was the last one, and what waits was waiting for its part of the KV cache, or for its step.
                 self.now_s = max(self.now_s, at_s)
-                self._start_prefill()
+                self._pass_boundary()
             return True
-        for waiting in self._waiting:
-            if waiting.key == key:
-                self._waiting.remove(waiting)
-                waiting._gone = True
-                self._drop_prefilled(waiting)
-                return True
-        if self._prefill is not None:
-            for chunk_job, _ in self._prefill.chunks:
-                if chunk_job.key == key and not chunk_job._gone:
-                    chunk_job._gone = True
-                    return True
-        return False
+        return self._prompts.remove(key)
 
     def change_setting(self, step: StepCost, accepts: Accepts, at_s: float) -> None:
         """From the next step after `at_s` on, to which it was advanced, a live setting is another.
@@ -221,15 +197,14 @@ class ServerModel:
         Steps then cost `step`, and every request here has the accept length that `accepts` gives.
         """
         self._change = step, accepts
-        if not self._jobs or self._prefill is not None or at_s <= self.now_s:
+        if not self._jobs or self._prompts.under_way is not None or at_s <= self.now_s:
             self._make_change()
 
     def _make_change(self) -> None:
         if self._change is None:
             return
         (step, accepts), self._change = self._change, None
-        prefilling = [] if self._prefill is None else [job for job, _ in self._prefill.chunks]
-        for job in (*prefilling, *self._waiting, *self._jobs.values()):
+        for job in (*self._prompts.prefilling(), *self._prompts.waiting, *self._jobs.values()):
             job.accept_length, job.accept_spread = accepts(job)
         for job in list(self._jobs.values()):
             delivered = job.delivered(self.step)
@@ -243,7 +218,7 @@ class ServerModel:
         """From `at_s` on, to which it was advanced, so many servers work on its GPU, itself included."""
         if busy_servers == self._turns:
             return
-        prefill = self._prefill
+        prefill = self._prompts.under_way
         if prefill is not None:
             prefill.todo_frac, prefill.spent_j = prefill.at(at_s)
             prefill.since_s = max(prefill.since_s, at_s)
@@ -255,8 +230,8 @@ class ServerModel:
 
     def next_boundary_s(self) -> float | None:
         """When the step or prefill under way ends; `None` when idle."""
-        if self._prefill is not None:
-            return self._prefill.end_s
+        if self._prompts.under_way is not None:
+            return self._prompts.under_way.end_s
         if self._jobs:
             return self.now_s + self._decoding.step_cost()[0] / 1e3
         return None
@@ -266,31 +241,37 @@ class ServerModel:
 
         It may be early, never late: then there is a later one after `advance`.
         """
-        if self._prefill is not None:
-            return self._prefill.end_s
+        if self._prompts.under_way is not None:
+            return self._prompts.under_way.end_s
         if not self._jobs:
             return None
         decoding = self._decoding
         if self._change is not None:
             return self.now_s + decoding.step_cost()[0] / 1e3
-        after = self._admission_after() if self._waiting else -1
-        if after > 0:
-            return self.now_s + decoding.time_of(self._kv.room, after) / 1e3
-        if after == 0:
+        if self._prompts.planned is not None:
             boundary_s = self.now_s + decoding.step_cost()[0] / 1e3
             if decoding.next_end() <= decoding.step + 1:
                 return boundary_s
+            return boundary_s + self._prompts.planned.ms / 1e3 * self._slowdown
+        after = self._admission_after() if self._prompts.waiting else -1
+        if after > 0:
+            return self.now_s + decoding.time_of(self._kv.room, after) / 1e3
+        if after == 0:
+            steps = 2 if self._overlaps else 1
+            begins_s = self.now_s + decoding.time_of(self._kv.room, steps) / 1e3
+            job = self._prompts.waiting[0]
+            if job.prefix_ids or decoding.next_end() <= decoding.step + steps:
+                return begins_s
             # What else may come until then only makes the pass longer.
-            job = self._waiting[0]
-            todo = min(job._context - job._prefilled, self._chunk_tokens)
+            todo = min(job._context - job._prefilled, self._prompts.chunk_tokens)
             ms, _ = self.cost.prefill.cost(todo, after=job._prefilled)
-            return boundary_s + ms / 1e3 * self._slowdown
+            return begins_s + ms / 1e3 * self._slowdown
         return self.now_s + decoding.plan(self._kv.room) / 1e3
 
     def advance(self, until_s: float) -> None:
         """Runs every segment that ends by `until_s`. First tokens and ends are appended to the two lists, in order."""
         while True:
-            prefill = self._prefill
+            prefill = self._prompts.under_way
             if prefill is not None:
                 if prefill.end_s > until_s:
                     return
@@ -302,9 +283,13 @@ class ServerModel:
                 if until_s > self.now_s:
                     self.now_s = until_s
                 return
-            if self._waiting and self._prefill is None:
-                self._start_prefill()
-            if self._depths is not None and self._jobs and self._prefill is None:
+            if (
+                self._prompts.waiting
+                or self._prompts.planned is not None
+                or (prefill is not None and prefill.rest is not None)
+            ):
+                self._pass_boundary(prefill)
+            if self._depths is not None and self._jobs and self._prompts.under_way is None:
                 self._depths.choose()
 
     def stop(self, at_s: float) -> list[Job]:
@@ -313,95 +298,60 @@ class ServerModel:
         The step or prefill under way has cost what its part until now did, to the totals and to its jobs. The server
         is of no use afterwards.
         """
-        left = [*self._jobs.values(), *self._waiting]
-        prefill = self._prefill
+        left = [
+            *self._jobs.values(),
+            *self._prompts.waiting,
+            *(job for job in self._prompts.prefilling() if not job._gone),
+        ]
+        prefill = self._prompts.under_way
         if prefill is not None:
             _, spent_j = prefill.at(at_s)
             self._spend_on(prefill, at_s, spent_j)
-            left.extend(job for job, _ in prefill.chunks if not job._gone)
         if self._jobs:
             part_ms = 0.0 if prefill is not None else (at_s - self.now_s) * 1e3
             self._decoding.stop(part_ms)
             if self._tell is not None:
                 self._tell_of_steps(self._tell)
-        self._prefill = None
-        self._waiting.clear()
+        self._prompts.under_way = self._prompts.planned = None
+        self._prompts.waiting.clear()
         self._jobs.clear()
         return left
 
     # ---- prefill
 
-    def _start_prefill(self) -> None:
-        """Takes waiting requests in order while places, KV tokens and the chunk budget last."""
-        budget = self._chunk_tokens
-        new_tokens = 0
-        chunks: list[tuple[Job, int]] = []
-        waiting = self._waiting
-        places = self.max_running_requests - len(self._jobs)
-        while waiting and budget > 0 and len(chunks) < places:
-            job = waiting[0]
-            context = job._context
-            if job._prefilled == 0:
-                if (self._jobs or chunks) and not self._kv.fits(job, new_tokens):
-                    break
-                self._kv.take_cached(job)
+    def _pass_boundary(self, ended: PrefillPass | None = None) -> None:
+        """Begins what was planned, and plans what comes after it; `ended` is the pass that ended here, if one did."""
+        begins, self._prompts.planned = self._prompts.planned, None
+        if begins is None and not (self._overlaps and self._jobs):
+            begins = self._prompts.plan(None if ended is None else ended.rest)
+        if begins is not None:
+            ms, j = begins.ms, begins.j
+            if self._jobs:
+                # Nothing is computed while those who decode wait for their next step.
+                resume_ms = self.cost.prefill.resume_ms
+                ms, j = ms + resume_ms, j + self.cost.idle.watts(1) * resume_ms / 1e3
+            begins.begin(self.now_s, ms / 1e3 * self._slowdown, j * self._energy_frac)
+            self._prompts.under_way = begins
+            for job, _ in begins.chunks:
                 if job.prefill_started_s is None:
                     job.prefill_started_s = self.now_s
-            todo = min(context - job._prefilled, budget)
-            budget -= todo
-            chunks.append((job, todo))
-            self._kv.prefilling_tokens += todo
-            new_tokens += most_new_tokens(job, context - job.prompt_tokens)
-            waiting.popleft()
-            if job._prefilled + todo < context:
-                break
-        if not chunks:
-            return
-        self._kv.shrink()
-        tokens = self._chunk_tokens - budget
-        ms, j = self._pass_cost(chunks, tokens)
-        seconds = ms / 1e3 * self._slowdown
-        self._prefill = _Prefill(chunks, tokens, self.now_s, seconds, j * self._energy_frac, self.now_s)
+        if self._overlaps and self.busy:
+            self._prompts.planned = self._prompts.plan(None if begins is None else begins.rest)
 
-    def _pass_cost(self, chunks: list[tuple[Job, int]], tokens: int) -> tuple[float, float]:
-        """(ms, J) of one forward pass over the chunks, alone on the GPU."""
-        prefill = self.cost.prefill
-        job, todo = chunks[0]
-        ms, j = prefill.work(todo, after=job._prefilled)
-        if len(chunks) > 1:
-            for job, todo in chunks[1:]:
-                more_ms, more_j = prefill.work(todo, after=job._prefilled)
-                ms, j = ms + more_ms, j + more_j
-            # What a pass takes beside its tokens is paid once, but attention is not that of one long prompt.
-            whole_ms, whole_j = prefill.work(tokens)
-            ms, j = min(ms, whole_ms), min(j, whole_j)
-        ms, j = prefill.of_pass(ms, j, tokens)
-        if self._jobs:
-            # Nothing is computed while those who decode wait for their next step.
-            ms, j = ms + prefill.resume_ms, j + self.cost.idle.watts(1) * prefill.resume_ms / 1e3
-        return ms, j
-
-    def _end_prefill(self, prefill: _Prefill) -> None:
+    def _end_prefill(self, prefill: PrefillPass) -> None:
         self.now_s = prefill.end_s
         self._spend_on(prefill, self.now_s, prefill.spent_j + prefill.todo_frac * prefill.energy_j)
-        self._prefill = None
+        self._prompts.under_way = None
         if self._depths is not None:
             self._depths.prefilled(prefill.tokens)
-        for job, todo in prefill.chunks:
-            job._prefilled += todo
+        for job, _ in prefill.chunks:
             if job._gone:
-                self._drop_prefilled(job)
-            elif job._prefilled < job._context:
-                self._waiting.appendleft(job)
-            else:
+                if self._prompts.planned is None or job is not self._prompts.planned.chunks[0][0]:
+                    self._prompts.drop(job)
+            elif job is not prefill.rest:
                 self._join(job)
 
-    def _drop_prefilled(self, job: Job) -> None:
-        """A request goes before it joins the batch."""
-        self._kv.release(job)
-        self._kv.prefilling_tokens -= job._prefilled
-
-    def _spend_on(self, prefill: _Prefill, until_s: float, spent_j: float) -> None:
+    def _spend_on(self, prefill: PrefillPass, until_s: float, spent_j: float) -> None:
         totals = self.totals
         totals.prefill_j += spent_j
         totals.prefill_s += until_s - prefill.start_s
@@ -422,7 +372,7 @@ class ServerModel:
             totals.first_tokens += 1
             self.first_tokens.append(job)
             if job.output_tokens <= 1:
-                self._drop_prefilled(job)
+                self._prompts.drop(job)
                 self._finish(job)
                 return
             self._draw(job)
@@ -454,8 +404,8 @@ class ServerModel:
         decoding = self._decoding
         plan_ms = decoding.plan(self._kv.room)
         available_ms = (until_s - self.now_s) * 1e3 + _ROUNDING_MS
-        after = self._admission_after() if self._waiting else -1
-        if self._change is not None:
+        after = self._admission_after() if self._prompts.waiting else -1
+        if self._change is not None or self._prompts.planned is not None:
             took_ms = decoding.run(available_ms, 1)
         elif after >= 0:
             took_ms = decoding.run(available_ms, max(1, after))
@@ -483,7 +433,7 @@ class ServerModel:
         assert parts is not None
         for ms, energy_j in parts:
             end_s = start_s + ms / 1e3
-            tell(Stretch(start_s, end_s, False, len(self._jobs), len(self._waiting), energy_j))
+            tell(Stretch(start_s, end_s, False, len(self._jobs), len(self._prompts.waiting), energy_j))
             start_s = end_s
         parts.clear()
 
@@ -491,8 +441,8 @@ class ServerModel:
         """Steps until the first waiting request may be taken, 0: at the next boundary; -1: not before one leaves."""
         if len(self._jobs) >= self.max_running_requests:
             return -1
-        job = self._waiting[0]
-        if job._prefilled > 0 or self._kv.fits(job, 0):
+        job = self._prompts.waiting[0]
+        if self._kv.fits(job, 0):
             return 0
         steps = self._kv.steps_to_wait(job)
         return -1 if steps is None else steps
@@ -520,4 +470,4 @@ class ServerModel:
         job._prefilled = 0
         job.retractions += 1
         self.totals.retractions += 1
-        self._waiting.append(job)
+        self._prompts.waiting.append(job)

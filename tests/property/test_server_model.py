@@ -28,7 +28,9 @@ servers = st.tuples(
     st.sampled_from(["none", "eagle3-k1", "dspark-8", "dflash-16", "own depth by plugin", "own depth by schedule"]),
     st.integers(1, 12),
     st.sampled_from([13_000, 20_000, 40_000, 400_000]),
+    st.booleans(),  # whether it plans a batch ahead
 )
+What = tuple[str, int, int, bool]
 changes = st.lists(st.floats(0.0, 3.0), max_size=6, unique=True)
 
 
@@ -63,6 +65,11 @@ def run(server: ServerModel, requests: list[Row], *, by_step: bool, turns_at: Se
         server.advance(now_s)
         assert server.now_s >= last_s
         last_s = server.now_s
+        assert server.batch <= server.max_running_requests
+        # No event is told too late.
+        assert all(job.first_token_s == pytest.approx(now_s) for job in server.first_tokens)
+        assert all(job.finished_s == pytest.approx(now_s) for job in server.finished)
+        server.first_tokens.clear()
         if changes and now_s == changes[-1]:
             changes.pop()
             server.take_turns(1 + len(changes) % 2, now_s)
@@ -75,19 +82,22 @@ def run(server: ServerModel, requests: list[Row], *, by_step: bool, turns_at: Se
     return done
 
 
-def new_server(arm: str, places: int, kv_tokens: int) -> ServerModel:
+def new_server(arm: str, places: int, kv_tokens: int, overlaps: bool) -> ServerModel:
     own = arm.removeprefix("own depth by ")
     backend = choosing_spec("b", own) if own != arm else backend_spec("b", arm)
     return ServerModel(
-        backend.cost, AcceptDraws(3), max_running_requests=places, max_kv_tokens=kv_tokens, backend=backend
+        backend.cost,
+        AcceptDraws(3),
+        max_running_requests=places,
+        max_kv_tokens=kv_tokens,
+        overlaps=overlaps,
+        backend=backend,
     )
 
 
 @given(servers, arrivals, changes)
 @settings(max_examples=60)
-def test_tokens_energy_and_places_are_conserved(
-    what: tuple[str, int, int], requests: list[Row], turns_at: list[float]
-) -> None:
+def test_tokens_energy_and_places_are_conserved(what: What, requests: list[Row], turns_at: list[float]) -> None:
     server = new_server(*what)
     done = run(server, requests, by_step=False, turns_at=turns_at)
     totals = server.totals
@@ -106,9 +116,7 @@ def test_tokens_energy_and_places_are_conserved(
 
 @given(servers, arrivals, changes)
 @settings(max_examples=40)
-def test_jumping_is_the_same_as_stepping(
-    what: tuple[str, int, int], requests: list[Row], turns_at: list[float]
-) -> None:
+def test_jumping_is_the_same_as_stepping(what: What, requests: list[Row], turns_at: list[float]) -> None:
     jumping, stepping = new_server(*what), new_server(*what)
     jumped = run(jumping, requests, by_step=False, turns_at=turns_at)
     stepped = run(stepping, requests, by_step=True, turns_at=turns_at)
@@ -128,7 +136,7 @@ def test_jumping_is_the_same_as_stepping(
 
 @given(servers, arrivals, st.data())
 @settings(max_examples=40)
-def test_aborting_leaves_nothing_behind(what: tuple[str, int, int], requests: list[Row], data: st.DataObject) -> None:
+def test_aborting_leaves_nothing_behind(what: What, requests: list[Row], data: st.DataObject) -> None:
     server = new_server(*what)
     at_s, keys = 0.0, []
     for key, (gap, prompt, output, _) in enumerate(requests):

@@ -192,9 +192,10 @@ def _groups(
             key: Hashable = number
         else:
             truth = tuple(acceptance.get((spec.name, text_type)) for text_type in text_types)
-            limits = (spec.max_running_requests, spec.max_kv_tokens, spec.max_context_tokens, spec.cannot_serve)
+            places = (spec.max_running_requests, spec.overlaps)
+            limits = (spec.max_kv_tokens, spec.max_context_tokens, spec.cannot_serve)
             shared = (boards.turns(number), boards.of_backend_w(number), boards.busy_frac(number))
-            key = (id(spec.cost), limits, shared, truth)
+            key = (id(spec.cost), places, limits, shared, truth)
         groups.setdefault(key, []).append(number)
     return list(groups.values())
 

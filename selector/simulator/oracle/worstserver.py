@@ -7,11 +7,11 @@ It gets every request that the kind can serve, and
         all who are there
     a request has to make its own steps and, before them, those that a real server may still make before it joins
 
-A real server ends the step under way before it prefills, so it may do work in another order: decode first what the
-worst server decodes after its stall. The *lag* bounds how much, in seconds: a step at an arrival, and the prefill of
-those who had to wait for a place. While there is any, the worst server keeps to the slowest pace it had since the lag
-began, so that what it advances in that time is no more than what a real one did before. docs/oracle.md has the
-argument.
+A real server ends the step under way before it prefills, and the next one too where it plans ahead, so it may do work
+in another order: decode first what the worst server decodes after its stall. The *lag* bounds how much, in seconds: the
+steps at an arrival, and the prefill of those who had to wait for a place. While there is any, the worst server keeps to
+the slowest pace it had since the lag began, so that what it advances in that time is no more than what a real one did
+before. docs/oracle.md has the argument.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class WorstServer:
         self.ends_s: FloatArray = np.zeros(0)
         """Infinite where nothing can be said."""
         self._spec = kind.spec
+        self._steps_first = 2 if kind.spec.overlaps else 1
+        """That a real server may make before it prefills who comes: the one under way, and what it had launched."""
         self._step_s: list[float] = kind.most_step_s.tolist()
         self._s_per_token = kind.most_s_per_token
         self._now_s = self._clock = self._stall_s = 0.0
@@ -130,10 +132,10 @@ class WorstServer:
         if there > 0 and self._kv_tokens + self._kv[number] + 1.0 > self._spec.max_kv_tokens:
             return False
         if self._running:
-            # The step under way on a real server.
             pace_s = self._step_of_all_s()
             self._slowest_s = max(self._slowest_s, pace_s)
-            self._lag_s = max(self._lag_s, pace_s)
+            # Who comes during a pass of a real server waits for the step that is launched behind it, beside all others.
+            self._lag_s = max(self._lag_s + (self._steps_first - 1) * pace_s, self._steps_first * pace_s)
         self._kv_tokens += self._kv[number]
         self._stall_s += self._prefill_s[number]
         self._waiting.append(number)
@@ -149,9 +151,9 @@ class WorstServer:
             if self._running and self._taken_tokens + self._taken[number] >= self._spec.max_kv_tokens:
                 return
             if number != arrived and self._running:
-                # Its prefill was charged when it came; a real server may not have done it yet, and ends a step first.
+                # Its prefill was charged when it came; a real server may not have done it yet, and makes steps first.
                 self._slowest_s = max(self._slowest_s, self._step_of_all_s())
-                self._lag_s += self._prefill_s[number] + self._slowest_s
+                self._lag_s += self._prefill_s[number] + self._steps_first * self._slowest_s
             self._waiting.popleft()
             self._taken_tokens += self._taken[number]
             self._waiting_s = self._waiting_s - self._prefill_s[number] if self._waiting else 0.0

@@ -374,6 +374,9 @@ async def test_the_arm_can_be_told_from_the_server_info() -> None:
     flags = ["--cuda-graph-bs-prefill", "512", "64", "--cuda-graph-bs-decode", "8"]
     padding = (await Server("none", launch_flags=flags).call("/server_info")).json()
     assert (padding["cuda_graph_bs_prefill"], padding["cuda_graph_bs_decode"]) == ([64, 512], [8])
+    assert info["disable_overlap_schedule"] is False
+    alone = (await Server("none", launch_flags=["--disable-overlap-schedule"]).call("/server_info")).json()
+    assert alone["disable_overlap_schedule"] is True
 
 
 async def test_the_energy_of_a_request_is_on_the_counter() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -190,7 +191,7 @@ async def test_more_waits_for_tokens_and_end_for_the_end() -> None:
     reading, ending = asyncio.ensure_future(generation.more(0)), asyncio.ensure_future(other.end())
     await turns()
     assert not reading.done()
-    while other.delivered < 1:
+    while generation.delivered < 1:
         clock.step()
     await turns()
     assert reading.result() == 1
@@ -199,6 +200,22 @@ async def test_more_waits_for_tokens_and_end_for_the_end() -> None:
     await clock.play()
     assert ending.done()
     assert await generation.more(3) == 3  # it has ended: nothing to wait for
+
+
+def test_who_comes_during_a_step_waits_for_another_one_where_the_server_plans_ahead() -> None:
+    waited_steps = []
+    for overlaps in (True, False):
+        clock = ManualClock()
+        spec = replace(backend_spec("b", "none"), overlaps=overlaps)
+        engine = EmulatedEngine(spec, acceptance_model(), [EmulatedGpu("g", spec.cost.idle)], clock)
+        engine.submit(order(200))
+        for _ in range(10):
+            clock.step()
+        late, step = engine.submit(order(2)), engine.totals.steps
+        while late.delivered < 1:
+            clock.step()
+        waited_steps.append(engine.totals.steps - step)
+    assert waited_steps == [2, 1]
 
 
 def test_a_decoding_request_is_aborted_when_its_step_ends() -> None:

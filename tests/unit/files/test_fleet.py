@@ -144,6 +144,13 @@ def test_graphs_that_a_backend_is_launched_with_pad_its_costs_alone() -> None:
     assert (plain.cost.prefill.graphs, padded.cost.prefill.graphs) == ((), (256, 512))
 
 
+def test_a_backend_plans_ahead_unless_its_flags_say_otherwise(tmp_path: Path) -> None:
+    text = FLEET.replace('arm = "dspark-8"', 'arm = "dspark-8"\nlaunch_flags = ["--disable-overlap-schedule"]')
+    assert [spec.overlaps for spec in loaded(text).specs] == [True, False]
+    path = profile_with(tmp_path, lambda d: d.update(common_flags=["--disable-overlap-schedule"]))
+    assert [spec.overlaps for spec in loaded(FLEET.replace(PROFILE, path)).specs] == [False, False]
+
+
 def profile_with(tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> str:
     """Path of a copy of the shipped profile with a change."""
     document = sparse_document()

@@ -1,11 +1,11 @@
-"""What launch flags say of CUDA graphs, and that costs follow it."""
+"""What launch flags say of CUDA graphs and scheduling, and that costs follow it."""
 
 from __future__ import annotations
 
 import pytest
 
 from selector.core.prefillcost import PrefillCost
-from selector.files.launchflags import flag_value, graph_batches, prefill_graphs
+from selector.files.launchflags import flag_value, graph_batches, overlaps, prefill_graphs
 from selector.files.profile import Profile, load_profile
 from selector.files.shipped import profile_names
 from tests.profiles import sparse_profile
@@ -38,6 +38,13 @@ def test_tokens_of_prefill_graphs_are_read_under_both_names() -> None:
 )
 def test_graphs_that_are_switched_off_pad_nothing(flag: str, decode: tuple[int, ...], prefill: tuple[int, ...]) -> None:
     assert (graph_batches((*DECODE, *PREFILL, flag)), prefill_graphs((*DECODE, *PREFILL, flag))) == (decode, prefill)
+
+
+def test_a_batch_is_planned_ahead_unless_flags_say_otherwise() -> None:
+    assert overlaps(("--speculative-algorithm", "NGRAM"))
+    assert overlaps(("--pp-size", "1"))
+    assert not overlaps(("--x", "--disable-overlap-schedule"))
+    assert not overlaps(("--pipeline-parallel-size", "2"))
 
 
 def test_the_value_of_a_flag() -> None:

@@ -150,6 +150,20 @@ def test_a_lone_request_costs_what_the_model_says() -> None:
     assert record.outcome is not None and record.outcome.ttft_ms == pytest.approx(prefill_ms)
 
 
+def test_a_backend_that_does_not_plan_ahead_prefills_a_step_earlier() -> None:
+    (spec,) = specs_of("none")
+    ttft_ms = []
+    for overlaps in (True, False):
+        run = simulate(
+            (replace(spec, overlaps=overlaps),), requests_of([(0.0, 100, 200), (0.5, 500, 2)]), "least_loaded"
+        )
+        (late,) = (record for record in run.records if record.arrived_s == 0.5)
+        assert late.outcome is not None
+        ttft_ms.append(late.outcome.ttft_ms or 0.0)
+    step_ms = spec.cost.step.step(1, 200)[0]
+    assert ttft_ms[0] - ttft_ms[1] == pytest.approx(step_ms, rel=0.01)
+
+
 def test_idle_power_is_counted_once_per_gpu_and_for_unused_ones_too() -> None:
     rows = [(0.0, 100, 2), (10.0, 100, 2)]
     alone = simulate(specs_of("none"), requests_of(rows), "least_loaded")

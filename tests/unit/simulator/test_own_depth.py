@@ -63,7 +63,8 @@ class Told:
 def server(engine: Told) -> ServerModel:
     own = OwnDepth(start=lambda: engine, tiers=((1, DEPTHS),), takes_tbt_target=True)
     spec = choosing(backend_spec("b", "dspark-8"), own)
-    return ServerModel(spec.cost, AcceptDraws(1), backend=spec, **OPEN)
+    # Who comes while the first prompt is prefilled joins it before the next step.
+    return ServerModel(spec.cost, AcceptDraws(1), backend=spec, overlaps=False, **OPEN)
 
 
 def job(key: int, tokens: int = 300, accept_length: float = 3.0, **more: object) -> Job:
@@ -82,7 +83,7 @@ def run(model: ServerModel, *jobs: Job) -> list[Job]:
 def test_an_engine_that_stays_at_a_depth_is_the_server_of_its_arm(depth: int, arm: str) -> None:
     p = 0.6
     cost = replace(backend_spec("b", arm).cost, prefill=backend_spec("b", "dspark-8").cost.prefill)
-    fixed = ServerModel(cost, AcceptDraws(1), **OPEN)
+    fixed = ServerModel(cost, AcceptDraws(1), overlaps=False, **OPEN)
     own = server(Told([depth], steps=None))
     lengths = accept_length_of(p, depth + 1), accept_length_of(p, 8)
     ended = [

@@ -22,9 +22,9 @@ def job(key: int, prompt: int, output: int, **more: object) -> Job:
     return Job(key=key, draw_key=key, prompt_tokens=prompt, output_tokens=output, **fields)  # type: ignore[arg-type]  # the fields vary by test
 
 
-def server(cost: ArmCost = COST, **limits: int) -> ServerModel:
+def server(cost: ArmCost = COST, *, overlaps: bool = True, **limits: int) -> ServerModel:
     fields = {"max_running_requests": 64, "max_kv_tokens": 400_000, "max_context_tokens": 8_192} | limits
-    return ServerModel(cost, AcceptDraws(1), **fields)
+    return ServerModel(cost, AcceptDraws(1), overlaps=overlaps, **fields)
 
 
 def run(model: ServerModel, *jobs: Job) -> dict[object, Job]:
@@ -103,18 +103,116 @@ def test_a_step_is_padded_to_a_graph() -> None:
     assert 1e3 * (end_s - model.now_s) == pytest.approx(COST.step.step(32, context * 17 / 32)[0], rel=1e-3)
 
 
-def test_a_chunk_takes_several_prompts_up_to_its_size() -> None:
-    model = server(chunk_tokens=1_000)
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_a_chunk_takes_several_prompts_up_to_its_size(overlaps: bool) -> None:
+    model = server(chunk_tokens=1_000, overlaps=overlaps)
     for key in range(4):
         model.enqueue(job(key, 400, 50), 0.0)
     # The first starts alone, since it came to an idle server; then 400 + 400 + 200 of the last.
-    ends = []
-    for _ in range(3):
+    ends = boundaries(model, 4 if overlaps else 3)
+    assert [each for each in ends if each] == [[0], [1, 2], [3]]
+    assert ends.count([]) == overlaps, "the step that was launched behind the first prompt"
+
+
+def boundaries(model: ServerModel, count: int) -> list[list[object]]:
+    """Whose first token came at each of the next boundaries."""
+    came = []
+    for _ in range(count):
         end_s = model.next_boundary_s()
         assert end_s is not None
+        model.first_tokens.clear()
         model.advance(end_s)
-        ends.append([each.key for each in model.first_tokens])
-    assert ends == [[0], [0, 1, 2], [0, 1, 2, 3]]
+        came.append([each.key for each in model.first_tokens])
+    return came
+
+
+@pytest.mark.parametrize(("overlaps", "steps"), [(True, 2), (False, 1)])
+def test_who_comes_during_a_step_waits_for_its_end_and_for_the_step_launched_behind_it(
+    overlaps: bool, steps: int
+) -> None:
+    model = server(overlaps=overlaps)
+    model.enqueue(job(0, 100, 400), 0.0)
+    model.advance(0.5)
+    before, late = model.step, job(1, 1_000, 50, arrived_s=0.5)
+    assert model.now_s < 0.5
+    model.enqueue(late, 0.5)
+    first_s = model.next_event_s()
+    assert boundaries(model, steps) == [[]] * steps
+    begins_s = model.now_s
+    assert boundaries(model, 1) == [[1]]
+    assert (model.step, late.prefill_started_s) == (before + steps, begins_s)
+    assert late.first_token_s == pytest.approx(first_s)
+
+
+@pytest.mark.parametrize(("overlaps", "came"), [(True, [[], [0], [1]]), (False, [[], [0, 1]])])
+def test_who_comes_during_the_first_chunk_of_a_prompt_does_not_share_the_second_that_is_planned(
+    overlaps: bool, came: list[list[object]]
+) -> None:
+    model = server(chunk_tokens=1_000, overlaps=overlaps)
+    model.enqueue(job(0, 1_500, 50), 0.0)
+    model.enqueue(job(1, 400, 50), 0.001)
+    assert boundaries(model, len(came)) == came
+
+
+def test_a_planned_pass_begins_when_the_last_request_is_removed() -> None:
+    model = server()
+    model.enqueue(job(0, 100, 400), 0.0)
+    model.advance(0.5)
+    model.enqueue(job(1, 1_000, 50), 0.5)
+    boundaries(model, 1)
+    at_s = model.now_s + 0.001
+    assert model.remove(0, at_s)
+    assert model.next_boundary_s() == pytest.approx(at_s + COST.prefill.cost(1_000)[0] / 1e3)
+
+
+def test_who_comes_during_a_pass_lets_the_others_make_the_step_launched_behind_it() -> None:
+    model = server()
+    model.enqueue(job(0, 100, 400), 0.0)
+    model.advance(0.5)
+    model.enqueue(job(1, 1_000, 50), 0.5)
+    boundaries(model, 2)
+    model.enqueue(job(2, 1_000, 50), model.now_s + 0.001)
+    assert boundaries(model, 3) == [[1], [], [2]]
+
+
+def test_who_waits_for_a_place_gets_it_a_step_after_it_is_free() -> None:
+    for overlaps in (True, False):
+        model = server(max_running_requests=2, overlaps=overlaps)
+        short = job(1, 100, 20)
+        for each in (job(0, 100, 400), short):
+            model.enqueue(each, 0.0)
+        model.advance(0.05)
+        last = job(2, 100, 50)
+        model.enqueue(last, 0.05)
+        model.advance(10.0)
+        assert short.finished_s is not None and last.prefill_started_s is not None
+        step_s = COST.step.step(1, 130)[0] / 1e3
+        assert last.prefill_started_s - short.finished_s == pytest.approx(step_s * overlaps, rel=0.01)
+
+
+def test_who_is_planned_behind_a_pass_leaves_room_for_those_in_it() -> None:
+    """Of the second chunk: 1,000 + 900 beside what runs and 1,000 + 900 of the first, in 4,500 tokens."""
+    for most_tokens, follows in ((4_500, False), (6_000, True)):
+        model = server(chunk_tokens=1_000, max_kv_tokens=most_tokens)
+        for key, tokens in enumerate((100, 900, 900)):
+            model.enqueue(job(key, 1_000, tokens, max_new_tokens=tokens), 0.0)
+        assert boundaries(model, 4) == [[0], [], [1], [2] if follows else []]
+    places = server(chunk_tokens=1_000, max_running_requests=2)
+    for key in range(3):
+        places.enqueue(job(key, 1_000, 900), 0.0)
+    assert boundaries(places, 4) == [[0], [], [1], []]
+
+
+def test_a_planned_request_is_counted_once_and_can_be_removed() -> None:
+    model = server(chunk_tokens=1_000)
+    model.enqueue(job(0, 2_500, 50), 0.0)
+    assert model.waiting == 1, "of three passes one runs and one is planned"
+    model.enqueue(job(1, 700, 50), 0.001)
+    assert model.waiting == 2
+    assert model.remove(0, 0.002) and not model.remove(0, 0.002)
+    model.advance(1e6)
+    assert [each.key for each in model.finished] == [1]
+    assert (model.waiting, model.kv_tokens) == (0, 0.0)
 
 
 def test_a_request_waits_for_what_it_and_the_others_may_generate() -> None:

@@ -157,6 +157,8 @@ def test_kinds_are_backends_that_differ_in_nothing() -> None:
     assert [kind.backends for kind in work(specs, stream(1)).kinds] == [("b0", "b2"), ("b1",)]
     apart = (specs[0], specs[1], replace(specs[2], max_running_requests=8))
     assert len(work(apart, stream(1)).kinds) == 3
+    apart = (specs[0], specs[1], replace(specs[2], overlaps=False))
+    assert len(work(apart, stream(1)).kinds) == 3
 
 
 @pytest.mark.parametrize("arm", ["none", "dflash-16"])

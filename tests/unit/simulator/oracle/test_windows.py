@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -29,13 +30,14 @@ from tests.oraclecases import accepts
         max_size=25,
     ),
     st.booleans(),
+    st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=80)
 def test_every_request_is_done_no_later_and_no_earlier_than_its_window_says(
-    arm: str, places: int, kv_tokens: int, rows: list[tuple[float, int, int, bool]], graphed: bool
+    arm: str, places: int, kv_tokens: int, rows: list[tuple[float, int, int, bool]], graphed: bool, overlaps: bool
 ) -> None:
     spec = backend_spec("b", arm, max_running_requests=places, max_kv_tokens=kv_tokens)
-    spec = with_graphs(spec) if graphed else spec
+    spec = replace(with_graphs(spec) if graphed else spec, overlaps=overlaps)
     at_s, requests = 0.0, []
     for number, (gap_s, prompt, output, _) in enumerate(rows):
         at_s += gap_s
@@ -45,7 +47,12 @@ def test_every_request_is_done_no_later_and_no_earlier_than_its_window_says(
     work = work_of([spec], truth, requests, seed=5, session_prefixes=False)
     windows = windows_of(work)
     server = ServerModel(
-        spec.cost, AcceptDraws(5), max_running_requests=places, max_kv_tokens=kv_tokens, max_context_tokens=8_192
+        spec.cost,
+        AcceptDraws(5),
+        max_running_requests=places,
+        max_kv_tokens=kv_tokens,
+        max_context_tokens=8_192,
+        overlaps=overlaps,
     )
     sent = [number for number, row in enumerate(rows) if row[3]]
     for number in sent:
@@ -84,13 +91,18 @@ def test_every_request_is_done_no_later_and_no_earlier_than_its_window_says(
         min_size=4,
         max_size=20,
     ),
+    st.booleans(),
 )
-@settings(max_examples=60)
-@example(3, 12_000, [(0.009, 620, 22, True), (0.012, 6, 59, True), (0.008, 290, 49, True), (0.1, 900, 20, False)])
+@settings(max_examples=80)
+@example(
+    3, 12_000, [(0.009, 620, 22, True), (0.012, 6, 59, True), (0.008, 290, 49, True), (0.1, 900, 20, False)], False
+)
+@example(64, 400_000, [(0.01, 1, 16, True), (0.02, 300, 18, True), (0.0, 300, 9, True), (0.01, 1, 9, True)], True)
 def test_at_every_step_a_real_server_is_no_later(
-    places: int, kv_tokens: int, rows: list[tuple[float, int, int, bool]]
+    places: int, kv_tokens: int, rows: list[tuple[float, int, int, bool]], overlaps: bool
 ) -> None:
     spec = backend_spec("b", "none", max_running_requests=places, max_kv_tokens=kv_tokens)
+    spec = replace(spec, overlaps=overlaps)
     at_s, requests = 0.0, []
     for number, (gap_s, prompt, output, _) in enumerate(rows):
         at_s += gap_s
@@ -99,7 +111,12 @@ def test_at_every_step_a_real_server_is_no_later(
     work = work_of([spec], accepts([spec]), requests, seed=5, session_prefixes=False)
     windows = windows_of(work)
     server = ServerModel(
-        spec.cost, AcceptDraws(5), max_running_requests=places, max_kv_tokens=kv_tokens, max_context_tokens=8_192
+        spec.cost,
+        AcceptDraws(5),
+        max_running_requests=places,
+        max_kv_tokens=kv_tokens,
+        max_context_tokens=8_192,
+        overlaps=overlaps,
     )
     pending = [number for number, row in enumerate(rows) if row[3]]
     jobs: dict[int, Job] = {}
