@@ -60,7 +60,7 @@ def test_on_one_board_servers_that_are_up_come_first_and_depths_after_them() -> 
     plans = ["ramp depth-fixed", "three-on-one-targets", "ramp depth-adaptive", "ramp depth-default"]
     assert live(done) == plans
     assert done.index("release four-on-one") < done.index("raise ramp depth-adaptive")
-    assert [line for line in done if line.startswith("model ")][0] == "model Qwen3-14B on 0"
+    assert next(line for line in done if line.startswith("model ")) == "model Qwen3-14B on 0"
     assert live(steps("board", "four-on-one")) == []
 
 
