@@ -92,6 +92,18 @@ stretch_board() {
   models 0 1
 }
 
+# Depths chosen in the engine and one fixed depth, all servers up at once, on one GPU: up 150 without kernels, 8 cells of 46.
+stretch_depths() {
+  local fleet
+  raise ramp depth-one
+  raise_depths
+  up depth-one || true
+  hold_depths
+  for fleet in depth-adaptive depth-one depth-default; do
+    if ready "$fleet"; then live ramp 5 "$fleet"; fi
+  done
+}
+
 # Other targets alone, on two GPUs.
 stretch_targets() {
   local second
