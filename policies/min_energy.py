@@ -44,6 +44,8 @@ _SCORED_PER_S = 100.0
 _TOLD_WHOLE = 6
 """Fleets up to this size have every backend among a decision's candidates."""
 _MOST_SCORED_AT_ONCE = 20
+_AHEAD_S = 5.0
+"""Where servers share a GPU, plans are for a rising load as it will be then: in a peak a change comes too late."""
 _QUIET_S, _SCORED_WHEN_QUIET = 0.2, 5
 """Where nothing ends for so long, a decision scores some."""
 
@@ -107,6 +109,7 @@ class MinEnergy:
     def __init__(self, params: Params, context: PolicyContext) -> None:
         self._params = params
         self._forecast = Forecast(context)
+        self._ahead_s = _AHEAD_S if any(self._forecast.neighbours) else 0.0
         self._acceptance = context.acceptance
         self._planner = Planner(context.backends, context.acceptance, context.tbt_quantile)
         self._estimate = DemandEstimate(window_s=params.rate_window_s)
@@ -227,7 +230,7 @@ class MinEnergy:
 
     def _load(self, fleet: FleetView) -> _Load:
         self._looked_s = fleet.now_s
-        demands = self._estimate.demands(fleet.now_s, self._forecast.prefill_work)
+        demands = self._estimate.demands(fleet.now_s, self._forecast.prefill_work, ahead_s=self._ahead_s)
         text_types = {demand.text_type for demand in demands}
         means = [(arm, self._acceptance.mean_accept_lengths(arm)) for arm in self._of_arm]
         lengths = {(arm, text_type): of_arm[text_type] for arm, of_arm in means for text_type in text_types}

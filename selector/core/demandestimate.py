@@ -79,14 +79,14 @@ class _Arrivals:
         self.rate.restart(now_s, age_s=recent_s, per_s=recent)
         return Trend(recent, 0.0)
 
-    def demand(self, key: DemandKey, now_s: float, window_s: float, work: PrefillWork) -> Demand | None:
+    def demand(self, key: DemandKey, now_s: float, window_s: float, work: PrefillWork, ahead_s: float) -> Demand | None:
         if self.count * math.exp((self.then_s - now_s) / window_s) < 0.05:
             return None
         trend = self.trend(now_s, window_s)
         return Demand(
             text_type=key[0],
             tbt_target_ms=key[1],
-            requests_per_s=max(trend.per_s, _LEAST_PER_S),
+            requests_per_s=max(trend.per_s, trend.before(-ahead_s), _LEAST_PER_S),
             prompt_tokens=self.prompt_tokens / self.count,
             output_tokens=max(1.0, self.output_tokens / self.count),
             prefill_dispersion_s=work.bursts.dispersion_s,
@@ -165,11 +165,14 @@ class DemandEstimate:
         """Whether arrivals answer ends (see the module)."""
         return self._openness.closed
 
-    def demands(self, now_s: float, work: PrefillWork) -> list[Demand]:
-        """The present demands; those that have faded away are forgotten."""
+    def demands(self, now_s: float, work: PrefillWork, *, ahead_s: float = 0.0) -> list[Demand]:
+        """The present demands, at the rates that they will have `ahead_s` later if they go on rising as they do.
+
+        Those that fall count as they are, those that have faded away are forgotten.
+        """
         demands = []
         for key, arrivals in list(self._arrivals.items()):
-            demand = arrivals.demand(key, now_s, self._window_s, work)
+            demand = arrivals.demand(key, now_s, self._window_s, work, ahead_s)
             if demand is None:
                 del self._arrivals[key]
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -92,6 +93,22 @@ def test_rates_and_lengths_are_those_of_the_window() -> None:
     assert demands["romansh"].requests_per_s == pytest.approx(10 / 3, rel=0.1)
     assert demands["romansh"].prompt_tokens == pytest.approx(300.0)
     assert estimate.demands(1_000.0, NO_WORK) == []
+
+
+def test_a_rise_can_be_looked_ahead_of_and_nothing_else() -> None:
+    """By 12 s there have been s² arrivals: 24 a second, and 2 more each second."""
+    rising, falling = DemandEstimate(window_s=15.0), DemandEstimate(window_s=15.0)
+    for number in range(145):
+        rising.arrived(request_view(), math.sqrt(number))
+        falling.arrived(request_view(), 12.0 - math.sqrt(144 - number))
+
+    def rate(estimate: DemandEstimate, ahead_s: float) -> float:
+        (demand,) = estimate.demands(12.0, NO_WORK, ahead_s=ahead_s)
+        return demand.requests_per_s
+
+    now, later = rate(rising, 0.0), rate(rising, 4.0)
+    assert 3.0 < later - now < 8.0, "less what chance explains"
+    assert rate(falling, 4.0) == rate(falling, 0.0)
 
 
 def test_a_rate_that_jumps_is_followed_within_a_part_of_the_window() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from bisect import insort
 from collections import Counter
@@ -774,6 +775,19 @@ def test_a_busy_server_of_a_shared_gpu_is_not_left_for_a_small_gain() -> None:
     busy = Stream(specs)
     decisions = busy.poisson(8.0, 40.0, text_type="code", tbt_target_ms=20.0)
     assert {decision.backend for decision in decisions} == {"b2"}, "the next plan would rather have b1"
+
+
+def test_on_a_shared_gpu_a_rising_load_is_planned_for_as_it_will_be() -> None:
+    apart = specs_of("none", "dspark-8")
+
+    def planned(specs: Sequence[BackendSpec]) -> float:
+        stream = Stream(specs, {"renew_s": 0.5})
+        for number in range(300):
+            stream.send(gap_s=math.sqrt(number + 1) - math.sqrt(number), text_type="code")
+        state: Any = stream.policy
+        return float(state.state()["plan"][0]["tokens_per_s"])
+
+    assert planned([replace(spec, gpus=("one",)) for spec in apart]) > 1.1 * planned(apart)
 
 
 def test_a_plan_is_made_anew_when_what_is_known_of_acceptance_moves() -> None:
