@@ -74,7 +74,7 @@ def _simulated(path: Path, plan: LivePlan) -> Iterator[tuple[str, dict[str, Any]
 def print_draws(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Prints a line a cell: means over its draws, and the least attained."""
     table = Table(box=SIMPLE_HEAD, show_edge=False)
-    table.add_column("cell")
+    table.add_column("cell", no_wrap=True)
     for column in ("draws", "J/token", "attained", "least", "TBT p50 ms", "TTFT p99 ms", "longest"):
         table.add_column(column, justify="right", no_wrap=True)
     for key, draws in rows.items():
