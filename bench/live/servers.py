@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 import aiohttp
@@ -19,7 +20,7 @@ from selector.errors import UpstreamError
 from selector.files.depthcosts import ADAPTIVE_FLAG, STEPS_FLAG
 from selector.files.fleet import LoadedFleet
 from selector.files.launch import launch_commands
-from selector.files.launchflags import flag_value
+from selector.files.launchflags import flag_value, prefill_graphs
 from selector.loadgen.live import running_process
 from selector.profiler.client import SglangClient, open_session
 from selector.profiler.clock import MonotonicClock
@@ -30,6 +31,7 @@ _NCCL_PORTS = 5_000
 """Above the port of a server: where its ranks meet."""
 _PROBE_TOKENS = 256
 _PROBE_TOLERANCE = 0.15
+_WARM_UP_REQUESTS, _WARM_UP_TOKENS = 16, 64
 
 
 @asynccontextmanager
@@ -87,6 +89,7 @@ async def started(
         for server in coming:
             if plan.servers.at_once:
                 await _ready(server, session, plan, clock)
+            await _warm_up(session, server.url, plan)
             wanted = {name: length for name, length in accept.get(server.arm, {}).items() if name in plan.text_types}
             if server.arm not in plan.servers.unchecked:
                 for number, (name, length) in enumerate(wanted.items()):
@@ -156,6 +159,23 @@ def _bounds(length: float, survival: float | None, deepest: int | None) -> tuple
     if deepest is None or survival is None:
         return length, length
     return 1.0 + survival, max(length, accept_length_of(survival, deepest + 1))
+
+
+async def _warm_up(session: aiohttp.ClientSession, url: str, plan: LivePlan) -> None:
+    """Prompts of the lengths that are to come, alone and some at once: what an engine compiles when first asked.
+
+    Left to the first cell, it made a request wait for 0.6 s there (see README.md).
+    """
+    graphs = prefill_graphs(plan.servers.flags) or (_WARM_UP_TOKENS,)
+    lengths = [length for length in graphs if length <= plan.max_prompt_tokens] or [plan.max_prompt_tokens]
+    for prompts in (*([length] for length in lengths), [_WARM_UP_TOKENS] * _WARM_UP_REQUESTS):
+        body = {
+            "input_ids": [list(range(2_000, 2_000 + length)) for length in prompts],
+            "sampling_params": {"max_new_tokens": _WARM_UP_TOKENS, "ignore_eos": True, "temperature": 0},
+        }
+        async with session.post(f"{url}/generate", json=body) as answer:
+            if answer.status != HTTPStatus.OK:
+                raise UpstreamError(f"{url} refuses a prompt to warm up with: {(await answer.text())[:200]}")
 
 
 async def _check_accept(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -72,6 +75,15 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def rows(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+
+
+def generated(plan: Path) -> int:
+    """Tokens that the server of the fleet has made so far."""
+    url = tomllib.loads((plan / "fleet.toml").read_text())["backends"][0]["url"]
+    with urlopen(f"{url}/metrics") as answer:
+        told = re.search(r"^sglang:generation_tokens_total\{.*\} (\S+)$", answer.read().decode(), re.MULTILINE)
+    assert told is not None
+    return int(float(told[1]))
 
 
 @pytest.fixture
@@ -167,6 +179,7 @@ def test_servers_that_are_held_up_serve_several_runs(plan: Path) -> None:
             printed = [held.stdout.readline(), held.stdout.readline()]
             assert printed[0].startswith("dspark (none) is up after "), printed
             assert printed[1] == "ready fleet.toml\n"
+            assert generated(plan) == 17 * 64, "one prompt alone and 16 at once, to warm up with"
             assert run(plan, "--emulate", "--running").returncode == 0
             assert [row["policy"] for row in rows(plan)] == ["direct", "static:none"]
         finally:
