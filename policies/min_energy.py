@@ -9,8 +9,8 @@ the least violation.
 Under open arrivals the plan is for the rates: arrivals times expected answer lengths, not the throughput achieved,
 since slower service must not look like less demand. Where clients wait for their answers it is for the requests in the
 system (selector/core/demandestimate.py tells which). A plan in force is kept unless another saves more than
-`keep_within_frac`. Where an arm has live settings, the plan says at which of them its backends run, and decisions ask
-for them; an arm of which a backend refuses stays as it is.
+`keep_within_frac`, and more while little is known of its accept lengths. Where an arm has live settings, the plan says
+at which of them its backends run, and decisions ask for them; an arm of which a backend refuses stays as it is.
 
 Plans are made while requests end, a few assignments at a time. Only a change of the usable backends is planned for at
 once, in the decision; a demand that the plan in force does not know is at first planned for with the arms of the others
@@ -20,6 +20,7 @@ as they are.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,6 +45,8 @@ _SCORED_PER_S = 100.0
 _TOLD_WHOLE = 6
 """Fleets up to this size have every backend among a decision's candidates."""
 _MOST_SCORED_AT_ONCE = 20
+_UNSURE_DEVIATIONS = 0.5
+"""Standard deviations of what is known of the accept length of all tokens."""
 _AHEAD_S = 5.0
 """Where servers share a GPU, plans are for a rising load as it will be then: in a peak a change comes too late."""
 _QUIET_S, _SCORED_WHEN_QUIET = 0.2, 5
@@ -259,8 +262,20 @@ class MinEnergy:
             population=load.population,
             settings=self._settings(fleet),
             current=self._plan,
-            keep_within_frac=self._params.keep_within_frac,
+            keep_within_frac=self._params.keep_within_frac + self._unsure_frac(load),
         )
+
+    def _unsure_frac(self, load: _Load) -> float:
+        """By how much more another plan has to be better where clients wait for answers.
+
+        Requests that are there all go with a plan, and near plans would take turns with what each learns of its arms.
+        """
+        if self._plan is None or load.population is None:
+            return 0.0
+        rates: Counter[tuple[str, str]] = Counter()
+        for (text_type, target_ms), arms in self._plan.arms_of.items():
+            rates[arms[0], text_type] += load.rates.get((text_type, target_ms), 0.0)
+        return _UNSURE_DEVIATIONS * self._planner.lengths.unsure_frac(rates)
 
     def _score(self, assignments: int | None) -> None:
         """Goes on making the plan: so many assignments, or to the end."""

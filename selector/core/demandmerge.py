@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from selector.core.acceptance import AcceptanceModel
+from selector.core.plannedlengths import Lengths
 from selector.core.poolload import Demand, DemandKey
 
 FEW_DEMANDS = 4
@@ -20,7 +20,7 @@ _ALIKE_FRAC = 0.05
 class DemandMerge:
     """Merges demands over the given arms."""
 
-    def __init__(self, arms: Sequence[str], acceptance: AcceptanceModel) -> None:
+    def __init__(self, arms: Sequence[str], acceptance: Lengths) -> None:
         self._arms = arms
         self._acceptance = acceptance
 

@@ -33,6 +33,7 @@ from selector.core.acceptance import AcceptanceModel
 from selector.core.contention import neighbours
 from selector.core.demandmerge import FEW_DEMANDS, DemandMerge
 from selector.core.livesettings import ArmSetting
+from selector.core.plannedlengths import PlannedLengths
 from selector.core.planscore import Plan, PlanScore, Pool
 from selector.core.plansearch import PlanSearch, finished
 from selector.core.policy import BackendSpec
@@ -58,14 +59,15 @@ class Planner:
         self._pools = _pools(backends)
         self.idle_w = _idle_w(backends)
         """Of all GPUs of the fleet."""
-        self._acceptance = acceptance
+        self.lengths = PlannedLengths(acceptance)
+        """What it knows of accept lengths."""
         self._quantile = quantile
         self._halved_tbt_frac = halved_tbt_frac
         self._settings: Mapping[str, Sequence[ArmSetting]] = {
             arm: pool.spec.settings for arm, pool in self._pools.items() if pool.spec.settings
         }
         """All live settings by arm, as launched first."""
-        self._merge = DemandMerge(tuple(self._pools), acceptance)
+        self._merge = DemandMerge(tuple(self._pools), self.lengths)
 
     def solve(
         self,
@@ -176,7 +178,7 @@ class Planner:
             self._pools,
             counts,
             demands,
-            self._acceptance,
+            self.lengths,
             self._quantile,
             idle_w=self.idle_w,
             population=population,

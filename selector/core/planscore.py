@@ -28,10 +28,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from selector.core.acceptance import AcceptanceModel
 from selector.core.closedpools import ClosedPool, mean_run
 from selector.core.livesettings import ArmSetting
 from selector.core.openpools import Asked, mean_open_run
+from selector.core.plannedlengths import Lengths
 from selector.core.plansearch import clearly_less
 from selector.core.policy import BackendSpec
 from selector.core.poolload import Demand, DemandKey, PoolCurve, PoolLoad
@@ -127,7 +127,7 @@ class PlanScore:
         pools: Mapping[str, Pool],
         counts: Mapping[str, int],
         demands: Sequence[Demand],
-        acceptance: AcceptanceModel,
+        acceptance: Lengths,
         quantile: float,
         *,
         idle_w: float,

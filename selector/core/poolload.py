@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from selector.core.acceptance import AcceptanceModel
 from selector.core.livesettings import ArmSetting
+from selector.core.plannedlengths import Lengths
 from selector.core.policy import BackendSpec
 from selector.core.stalls import SHORT_ANSWER_FRAC, miss_probability, normal_deviate, slow_factor, with_burst
 
@@ -105,7 +105,7 @@ class PoolLoad:
         self,
         spec: BackendSpec,
         mix: Sequence[tuple[Demand, float]],
-        acceptance: AcceptanceModel,
+        acceptance: Lengths,
         quantile: float,
         slowdown: float = 1.0,
         setting: ArmSetting | None = None,

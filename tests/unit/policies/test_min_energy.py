@@ -790,6 +790,40 @@ def test_on_a_shared_gpu_a_rising_load_is_planned_for_as_it_will_be() -> None:
     assert planned([replace(spec, gpus=("one",)) for spec in apart]) > 1.1 * planned(apart)
 
 
+def test_a_few_unlucky_requests_do_not_change_the_plan_of_clients_that_wait() -> None:
+    specs = specs_of("eagle3-k1", "dspark-8")
+    context = policy_context(specs)
+    stream = Stream(specs, context=context)
+    used = [stream.send(ANSWER_S, text_type="romansh").backend for _ in range(60)]
+    assert set(used[30:]) == {used[30]}
+    arm = context.spec(str(used[30])).arm
+    prior = context.acceptance.estimate(arm, "romansh").prior_mean
+    for number in range(2):
+        context.acceptance.observe(arm, "romansh", 100, round(100 * (0.9 * prior - 1.0)) + number)
+    assert {stream.send(ANSWER_S, text_type="romansh").backend for _ in range(40)} == {used[30]}
+    for _ in range(60):
+        context.acceptance.observe(arm, "romansh", 100, 5)
+    assert stream.send(ANSWER_S, text_type="romansh").backend is not None
+    assert {stream.send(ANSWER_S, text_type="romansh").backend for _ in range(40)} != {used[30]}, "now it is known"
+
+
+def test_clients_that_wait_change_plans_for_more_than_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[bool, float]] = []
+    solving = Planner.solving
+
+    def noted(self: Planner, *load: Any, **options: Any) -> Generator[None, None, Plan]:
+        asked.append((options["population"] is not None, options["keep_within_frac"]))
+        return solving(self, *load, **options)
+
+    monkeypatch.setattr(Planner, "solving", noted)
+    stream = Stream(specs_of("eagle3-k1", "dspark-8"), {"renew_s": 1.0})
+    for _ in range(80):
+        stream.send(ANSWER_S, text_type="code")
+    assert {keep for closed, keep in asked if not closed} == {0.02}
+    first, *_, last = (keep for closed, keep in asked if closed)
+    assert 0.02 < last <= first < 0.2, "half of the standard deviation that the estimate has"
+
+
 def test_a_plan_is_made_anew_when_what_is_known_of_acceptance_moves() -> None:
     specs = specs_of("none", "dspark-8")
     context = policy_context(specs)
