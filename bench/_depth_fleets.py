@@ -35,7 +35,20 @@ def exported(folder: Path, target_ms: float | None) -> dict[str, Arm]:
     aim = ("--tbt-target-ms", f"{target_ms or _NO_TARGET_MS:g}", "--context-tokens", "2400", "--accept-band", "0.4")
     batches = ",".join(map(str, GRAPH_BATCHES))
     with redirect_stderr(StringIO()):
-        drafter_selector(["export", "sglang-adaptive", *EXPORT, *aim, "--batches", batches, "--out", str(schedule)])
+        drafter_selector(
+            [
+                "export",
+                "sglang-adaptive",
+                *EXPORT,
+                *aim,
+                "--load",
+                "closed",
+                "--batches",
+                batches,
+                "--out",
+                str(schedule),
+            ]
+        )
         drafter_selector(["export", "depths", *EXPORT, "--load", "closed", "--out", str(depths)])
     return {
         PLUGIN: _arm(env={VARIABLE: str(depths)}, takes_tbt_target=True),

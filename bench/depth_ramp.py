@@ -30,13 +30,14 @@ from random import Random
 from statistics import NormalDist, fmean
 
 from selector import __version__
-from selector.core.adaptiveschedule import Aim, planned_schedule
+from selector.core.adaptiveschedule import planned_schedule
 from selector.core.depthbatch import DepthBatch, DepthRequest
 from selector.core.depthchoice import ChoiceOptions, DepthChoice
 from selector.core.depthengines import DepthEngine, DepthStretch, PluginDepths, ScheduledDepths
 from selector.core.depthsurvival import SlowRequests, accept_lengths, survivals_with_mean
 from selector.core.depthtable import DepthTable
 from selector.core.depthtexts import DepthAcceptances
+from selector.core.scheduleaim import Aim
 from selector.core.sglangadaptive import DEFAULT_SCHEDULES
 from selector.files.depthcosts import DepthCosts, depth_costs, survivals_of_text
 from selector.files.profile import Profile, load_profile

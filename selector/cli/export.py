@@ -14,10 +14,11 @@ from rich.table import Table
 
 from selector.cli.arguments import count, positive
 from selector.cli.outputs import write_output
-from selector.core.adaptiveschedule import Aim, planned_schedule
+from selector.core.adaptiveschedule import planned_schedule
 from selector.core.depthchoice import ChoiceOptions
 from selector.core.depthsurvival import DEFAULT_OUTPUT_TOKENS, DEFAULT_QUANTILE, SlowRequests, accept_lengths
 from selector.core.depthtable import Chain, Line
+from selector.core.scheduleaim import Aim
 from selector.core.sglangadaptive import DEFAULT_SCHEDULES
 from selector.errors import UsageError
 from selector.files.adaptiveconfig import adaptive_config_text
@@ -31,7 +32,14 @@ from selector.files.depthcosts import (
 from selector.files.depthfile import FORMAT, Depth, DepthFile, Prefill, options_of
 from selector.files.launchflags import graph_batches, prefill_graphs
 from selector.files.profile import Profile, load_profile
-from selector.files.schedulereport import SEED, ScheduleReport, explanation, schedule_of, schedule_report
+from selector.files.schedulereport import (
+    SEED,
+    ScheduleReport,
+    compared_at,
+    explanation,
+    schedule_of,
+    schedule_report,
+)
 
 NAME = "export"
 
@@ -100,12 +108,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="FRAC",
         help="share of a target kept free, beside that of the time which prompts take",
     )
-    depths.add_argument(
-        "--load",
-        choices=("open", "closed"),
-        default="open",
-        help="requests come by themselves (open), or clients wait for their answers before they send more (closed)",
-    )
     depths.set_defaults(run=run_depths)
 
 
@@ -128,6 +130,12 @@ def _add_common(parser: argparse.ArgumentParser, *, target_required: bool) -> No
         default=(),
         metavar="FLAGS",
         help="flags of the server beyond the profile's, in quotes; lists of CUDA graphs among them pad what is priced",
+    )
+    parser.add_argument(
+        "--load",
+        choices=("open", "closed"),
+        default="open",
+        help="requests come by themselves (open), or clients wait for their answers before they send more (closed)",
     )
     parser.add_argument("--interpolate", action="store_true", help="add depths between the measured ones")
     parser.add_argument(
@@ -156,6 +164,8 @@ def run_adaptive(args: argparse.Namespace) -> int:
         context_tokens=_context(args),
         target_ms=args.tbt_target_ms,
         band_frac=band_frac,
+        open_load=args.load == "open",
+        idle_w=profile.gpu.count * profile.idle.served_w,
     )
     graphs = _batches(args, profile)
     batches = graphs or tuple(batch for batch in _BATCHES if batch <= costs.table.max_batch)
@@ -165,6 +175,7 @@ def run_adaptive(args: argparse.Namespace) -> int:
     notes = [*costs.notes, *_default_notes(report, args.compare_with)]
     about = {
         "profile": args.profile,
+        "load": compared_at(aim),
         "depths_from": {str(depth): arm for depth, arm in costs.arms.items()},
         "tbt_target_ms": args.tbt_target_ms,
         "tbt_quantile": args.quantile,
@@ -172,10 +183,7 @@ def run_adaptive(args: argparse.Namespace) -> int:
         "accept_length": f"{accept_lengths(survivals)[-1]:.3f} at depth {len(survivals)}, {origin}; ±{band_frac:.0%}",
         "compared_with": f"the default schedule of SGLang {args.compare_with}, and the best fixed depth",
     }
-    start_depth = planned[0].best.depth
-    candidates = {depth for tier in schedule.values() for depth in tier.candidate_steps}
-    if start_depth not in candidates:
-        start_depth = max(candidates)
+    start_depth = max(depth for tier in schedule.values() for depth in tier.candidate_steps)
     text = adaptive_config_text(schedule, explanation(about=about, report=report, start_depth=start_depth, notes=notes))
     _print_report(report, notes, args)
     _write(args.out, text)
@@ -304,7 +312,8 @@ def _default_notes(report: ScheduleReport, release: str) -> list[str]:
 
 def _print_report(report: ScheduleReport, notes: list[str], args: argparse.Namespace) -> None:
     console = Console(stderr=True, markup=False, soft_wrap=True)
-    table = Table(box=SIMPLE_HEAD, title="expected, decode only: J per accepted token", title_justify="left")
+    compared = "at the same tokens a second, J above idle" if args.load == "open" else "at the same batch, J"
+    table = Table(box=SIMPLE_HEAD, title=f"expected, decode only: {compared} per accepted token", title_justify="left")
     for column in ("batch", "depths", "J/token", f"TBT p{args.quantile * 100:g}", "best depth", "to it"):
         table.add_column(column, justify="right")
     for column in (f"to {args.compare_with}'s own", f"to depth {report.one_depth} for all"):

@@ -10,6 +10,11 @@ The engine chooses among the candidates of a tier by acceptance alone (`sglangad
 
 and of all these the one that costs least over the band, with the engine's own rule run on it, its trials included: a
 tier with depth 0 and another spends every other interval on the other, whatever that costs.
+
+What a tier costs at its batch is held against the cheapest depth under the load that the tier serves there
+(`scheduleaim`). Under an open load that is another load for each tier: two depths cost the same where they do in the
+mean over the paces that each of them keeps. A single threshold lies there, so that neither hands over to the other and
+gets it back.
 """
 
 from __future__ import annotations
@@ -19,8 +24,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from selector.core.depthsurvival import SlowRequests, accept_lengths, slow_accept_lengths, survivals_with_mean
-from selector.core.depthtable import DepthPoint, DepthTable
+from selector.core.depthsurvival import accept_lengths
+from selector.core.scheduleaim import Aim, Rival, depth_points, rivals_of
 from selector.core.sglangadaptive import Draws, Expected, Schedule, Tier, expected, tier_of
 from selector.errors import DomainError
 
@@ -36,47 +41,14 @@ _HALVINGS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
-    """What a schedule is for."""
-
-    table: DepthTable
-    survivals: tuple[float, ...]
-    """Of every position up to the deepest depth."""
-    slow: SlowRequests
-    context_tokens: float
-    target_ms: float | None
-    band_frac: float
-    """By how much the accept length may be off either way."""
-
-    def __post_init__(self) -> None:
-        """Raises `DomainError` for survivals that do not reach the deepest depth, or a band outside [0, 1)."""
-        if len(self.survivals) < max(self.table.depths[-1], 1) or not 0.0 <= self.band_frac < 1.0:
-            raise DomainError(f"{len(self.survivals)} survivals, band {self.band_frac}: no schedule can be made")
-
-    def band(self) -> tuple[tuple[float, ...], ...]:
-        """The survivals where accept lengths are low, as expected, and high."""
-        return self.with_lengths(1.0 - self.band_frac), self.survivals, self.with_lengths(1.0 + self.band_frac)
-
-    def with_lengths(self, factor: float) -> tuple[float, ...]:
-        """The survivals at which the deepest accept length is `factor` times the expected one, within what can be."""
-        deepest = len(self.survivals)
-        length = min(max(factor * accept_lengths(self.survivals)[-1], 1.0 + 1e-6), deepest + 1.0 - 1e-6)
-        return survivals_with_mean(self.survivals, length, deepest)
-
-    def meets(self, tbt_ms: float) -> bool:
-        """Whether that is within the target."""
-        return self.target_ms is None or tbt_ms <= self.target_ms
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTier:
     """One tier of the schedule, and why."""
 
     batch: int
     """Smallest batch of the tier; costs were judged at it, as SGLang pads smaller ones up to it."""
     tier: Tier
-    best: DepthPoint
-    """The best fixed depth at the expected accept length."""
+    best: Rival
+    """The best fixed depth in its place, at the expected accept length."""
     meets_target: bool
     """Whether any depth meets the target there."""
     expected: Expected
@@ -88,25 +60,10 @@ class ScheduleGap:
     """A schedule at one batch against the best fixed depth there."""
 
     excess_frac: float
-    """Energy per accepted token above it; below 0 only where the schedule misses the target."""
+    """Energy per accepted token above it, under the load that the schedule serves; below 0 only where the schedule
+    misses the target or its depths in turn are better than any one."""
     misses: bool
-    """The best depth meets the target and the schedule does not."""
-
-
-def depth_points(aim: Aim, survivals: Sequence[float], batch: int) -> list[DepthPoint]:
-    """Every depth at one load, shallowest first."""
-    lengths, slow = accept_lengths(survivals), slow_accept_lengths(survivals, aim.slow)
-    return aim.table.points(batch, aim.context_tokens, lengths, slow)
-
-
-def best_point(aim: Aim, survivals: Sequence[float], batch: int) -> DepthPoint:
-    """The cheapest depth within the target; the one most likely to meet it where none is within at the quantile."""
-    points = depth_points(aim, survivals, batch)
-    within = [point for point in points if aim.meets(point.tbt_ms)]
-    if within or aim.target_ms is None:
-        return min(within, key=lambda point: (point.j_per_accepted_token, point.depth))
-    target_ms = aim.target_ms
-    return max(points, key=lambda point: (point.nearness(target_ms), -point.tbt_ms, -point.depth))
+    """Some depth meets the target at the batch and the schedule does not."""
 
 
 def planned_schedule(aim: Aim, batches: Sequence[int], draws: Draws) -> tuple[PlannedTier, ...]:
@@ -116,15 +73,10 @@ def planned_schedule(aim: Aim, batches: Sequence[int], draws: Draws) -> tuple[Pl
         tier = _best_tier(aim, batch, draws)
         if planned and _alike(planned[-1].tier, tier):
             continue
-        best = best_point(aim, aim.survivals, batch)
+        found = _expected(aim, tier, aim.survivals, batch, draws)
+        rivals = rivals_of(aim, aim.survivals, batch, found.tokens_per_ms)
         planned.append(
-            PlannedTier(
-                batch=batch,
-                tier=tier,
-                best=best,
-                meets_target=aim.meets(best.tbt_ms),
-                expected=_expected(aim, tier, aim.survivals, batch, draws),
-            )
+            PlannedTier(batch=batch, tier=tier, best=rivals.best, meets_target=rivals.any_within, expected=found)
         )
     return tuple(planned)
 
@@ -138,24 +90,25 @@ def schedule_gap(
         found = _expected(aim, tier, aim.survivals, batch, draws)
     except DomainError:
         return None
-    best = best_point(aim, aim.survivals, batch)
+    rivals = rivals_of(aim, aim.survivals, batch, found.tokens_per_ms)
     return ScheduleGap(
-        excess_frac=found.j_per_accepted_token / best.j_per_accepted_token - 1.0,
-        misses=aim.meets(best.tbt_ms) and not aim.meets(found.tbt_ms),
+        excess_frac=aim.j_of(found) / rivals.best.j_per_accepted_token - 1.0,
+        misses=rivals.any_within and not aim.meets(found.tbt_ms),
     )
 
 
 def _best_tier(aim: Aim, batch: int, draws: Draws) -> Tier:
     band = aim.band()
-    bests = [best_point(aim, survivals, batch) for survivals in band]
 
     def score(tier: Tier) -> float:
         total = 0.0
-        for weight, survivals, best in zip(_BAND_WEIGHTS, band, bests, strict=True):
+        for weight, survivals in zip(_BAND_WEIGHTS, band, strict=True):
             found = _expected(aim, tier, survivals, batch, draws)
-            if aim.meets(best.tbt_ms):
+            rivals = rivals_of(aim, survivals, batch, found.tokens_per_ms)
+            best = rivals.best
+            if rivals.any_within:
                 missed = not aim.meets(found.tbt_ms)
-                total += weight * (found.j_per_accepted_token / best.j_per_accepted_token + _MISSED * missed)
+                total += weight * (aim.j_of(found) / best.j_per_accepted_token + _MISSED * missed)
             else:  # no depth meets it: stay with the one that is most likely to
                 total += weight * (2.0 - found.depth_shares.get(best.depth, 0.0))
         return total
@@ -191,9 +144,13 @@ def _meeting_lengths(aim: Aim, batch: int, shallow: int, deep: int) -> tuple[flo
     """Accepted drafts of both depths where they cost the same energy per token; `None` outside the band."""
 
     def deeper_saves(factor: float) -> float:
-        lengths = accept_lengths(aim.with_lengths(factor))
-        j = [aim.table.step(depth, batch, aim.context_tokens)[1] for depth in (shallow, deep)]
-        return j[0] / lengths[shallow] - j[1] / lengths[deep]
+        survivals = aim.with_lengths(factor)
+        saved = 0.0
+        for point in depth_points(aim, survivals, batch):
+            if point.depth in (shallow, deep):
+                by_depth = rivals_of(aim, survivals, batch, batch * point.accept_length / point.step_ms).by_depth
+                saved += by_depth[shallow].j_per_accepted_token - by_depth[deep].j_per_accepted_token
+        return saved
 
     low, high = 1.0 - aim.band_frac, 1.0 + aim.band_frac
     if deeper_saves(low) >= 0.0 or deeper_saves(high) <= 0.0:

@@ -36,20 +36,32 @@ def j_at_rate(
     `tokens_per_step` is what one request is expected to take in a step of that depth; `batch` is what is there now.
     Infinite where more than `MOST_FILLED` of the table's largest batch would be needed.
     """
-    most = MOST_FILLED * table.max_batch
-    needed = float(batch)
-    for _ in range(_ROUNDS):
-        needed = max(1.0, rate * _step(table, depth, needed, context_tokens)[0] / tokens_per_step)
-        if needed > 2.0 * table.max_batch:
-            return inf
-    if needed > most:
+    needed = batch_at_rate(table, depth, tokens_per_step, rate, batch=batch, context_tokens=context_tokens)
+    if needed == inf:
         return inf
-    ms, j = _step(table, depth, needed, context_tokens)
+    ms, j = step_between(table, depth, needed, context_tokens)
     return (j - idle_w * ms / 1e3) / (needed * tokens_per_step)
 
 
-def _step(table: DepthTable, depth: int, batch: float, context_tokens: float) -> tuple[float, float]:
-    """Between two whole batches linearly."""
+def batch_at_rate(
+    table: DepthTable, depth: int, tokens_per_step: float, rate: float, *, batch: int, context_tokens: float
+) -> float:
+    """The batch at which a depth serves `rate` tokens per ms, 1 at least; infinite and as for `j_at_rate`."""
+    needed = float(batch)
+    for _ in range(_ROUNDS):
+        needed = max(1.0, rate * step_between(table, depth, needed, context_tokens)[0] / tokens_per_step)
+        if needed > 2.0 * table.max_batch:
+            return inf
+    return needed if needed <= most_requests(table) else inf
+
+
+def most_requests(table: DepthTable) -> float:
+    """The largest batch that a load is expected to hold itself at."""
+    return MOST_FILLED * table.max_batch
+
+
+def step_between(table: DepthTable, depth: int, batch: float, context_tokens: float) -> tuple[float, float]:
+    """(ms, J) of a step; between two whole batches linearly."""
     below = int(batch)
     ms, j = table.step(depth, below, context_tokens)
     part = batch - below

@@ -126,6 +126,8 @@ class Expected:
     j_per_accepted_token: float
     tbt_ms: float
     """At the quantile that targets are judged at."""
+    tokens_per_ms: float
+    """Of all requests together: the load that keeps the batch as it is."""
     depth_shares: Mapping[int, float]
     """Share of the steps at each depth."""
     unpriced_depths: tuple[int, ...] = ()
@@ -228,6 +230,7 @@ def _mixture(
     return Expected(
         j_per_accepted_token=j / (batch * tokens),
         tbt_ms=ms / slow_tokens,
+        tokens_per_ms=batch * tokens / ms,
         depth_shares={depth: count / total for depth, count in counts.items()},
         unpriced_depths=left_out,
     )

@@ -2,7 +2,8 @@
 
 A schedule is far when, over the text types of the profile and the batches of the engine's graphs, it costs more than
 `FAR_FRAC` above the best fixed depth of each in the mean, or misses the tightest target of the fleet file where some
-depth meets it. What a plugin chooses is not judged: its schedule only lists depths.
+depth meets it. Nothing says whether requests come by themselves or clients wait for their answers: the load counts that
+the schedule does better under. What a plugin chooses is not judged: its schedule only lists depths.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
-from selector.core.adaptiveschedule import Aim, ScheduleGap, schedule_gap
+from selector.core.adaptiveschedule import ScheduleGap, schedule_gap
 from selector.core.depthsurvival import DEFAULT_OUTPUT_TOKENS, DEFAULT_QUANTILE, SlowRequests
+from selector.core.scheduleaim import Aim
 from selector.core.sglangadaptive import DEFAULT_SCHEDULES, Schedule
 from selector.errors import InputError
 from selector.files.adaptiveconfig import read_adaptive_config
@@ -69,18 +71,20 @@ def schedule_trouble(loaded: LoadedFleet, index: int, info: Mapping[str, object]
         for batch in graph_batches(profile.common_flags) or _BATCHES
         if batch <= backend.max_running_requests and batch <= costs.table.max_batch
     ]
-    gaps = _gaps(profile, costs, schedule, batches, target_ms)
-    worst = max(gaps, key=lambda key: (gaps[key].misses, gaps[key].excess_frac), default=None)
-    if worst is None:
+    of_loads = [_gaps(profile, costs, schedule, batches, target_ms, open_load=open_load) for open_load in (False, True)]
+    if not of_loads[0]:
         return None
+    gaps = min(of_loads, key=lambda gaps: (any(gap.misses for gap in gaps.values()), _mean(gaps)))
+    worst = max(gaps, key=lambda key: (gaps[key].misses, gaps[key].excess_frac))
     text_type, batch = worst
-    mean = fmean(gap.excess_frac for gap in gaps.values())
+    mean = _mean(gaps)
     if gaps[worst].misses:
         problem = f"misses {target_ms:g} ms for {text_type} at batch {batch}, where some depth meets it"
     elif mean > FAR_FRAC:
         problem = (
             f"costs {mean:.0%} more energy a token than the best depth, in the mean over text types and batches "
-            f"{', '.join(map(str, batches))}; {gaps[worst].excess_frac:.0%} for {text_type} at {batch}"
+            f"{', '.join(map(str, batches))}; {gaps[worst].excess_frac:.0%} for {text_type} at {batch}; "
+            f"more where {'clients wait for their answers' if gaps is of_loads[1] else 'requests come by themselves'}"
         )
     else:
         return None
@@ -132,8 +136,18 @@ def _schedule(path: str | None, info: Mapping[str, object] | None) -> tuple[Sche
     return DEFAULT_SCHEDULES[release], f"the default adaptive schedule (SGLang {release})"
 
 
+def _mean(gaps: Mapping[tuple[str, int], ScheduleGap]) -> float:
+    return fmean(gap.excess_frac for gap in gaps.values())
+
+
 def _gaps(
-    profile: Profile, costs: DepthCosts, schedule: Schedule, batches: Sequence[int], target_ms: float | None
+    profile: Profile,
+    costs: DepthCosts,
+    schedule: Schedule,
+    batches: Sequence[int],
+    target_ms: float | None,
+    *,
+    open_load: bool,
 ) -> dict[tuple[str, int], ScheduleGap]:
     """How far the schedule is from the best depth, by text type and batch."""
     graphs = graph_batches(profile.common_flags)
@@ -147,6 +161,8 @@ def _gaps(
             context_tokens=_CONTEXT_TOKENS,
             target_ms=target_ms,
             band_frac=0.0,
+            open_load=open_load,
+            idle_w=profile.gpu.count * profile.idle.served_w,
         )
         for batch in batches:
             gap = schedule_gap(aim, schedule, batch, graphs, Random(SEED))

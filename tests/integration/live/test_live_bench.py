@@ -305,8 +305,14 @@ def test_the_ramp_of_depths_names_servers_that_can_be_started(tmp_path: Path) ->
     assert listed.returncode == 0, listed.stderr
     ramp = [line for line in listed.stdout.splitlines() if "| code, then romansh |" in line]
     arms = [line.rpartition("static:")[2] for line in ramp]
-    assert arms == [*("none", "eagle3-k1", "eagle3-k3"), *("eagle3-plugin", "eagle3-exported", "eagle3-adaptive")]
-    for fleet in ("depth-fixed", "depth-adaptive", "depth-default"):
+    assert arms == [
+        *("none", "eagle3-k1", "eagle3-k3"),
+        *("eagle3-plugin", "eagle3-exported"),
+        "eagle3-adaptive",
+        "eagle3-k1",
+        *("eagle3-k1", "eagle3-plugin", "eagle3-exported-open"),
+    ]
+    for fleet in ("depth-fixed", "depth-adaptive", "depth-default", "depth-open"):
         profile = json.loads((tmp_path / fleet / "profile-0.json").read_text())
         words = [
             word

@@ -54,8 +54,9 @@ def test_the_schedule_is_one_that_the_engine_takes(run: Run) -> None:
 
 
 def test_the_file_says_what_it_expects_and_why(run: Run) -> None:
-    said = adaptive(run, "--tbt-target-ms", 10, "--text-type", "code")["drafter_selector"]
+    said = adaptive(run, "--tbt-target-ms", 10, "--text-type", "code", "--load", "closed")["drafter_selector"]
     assert said["depths_from"] == {"0": "none", "1": "eagle3-k1", "3": "eagle3-k3"}
+    assert said["load"].startswith("closed: ")
     assert "derived" in said["accept_length"]
     at_64 = next(each for each in said["expected"]["batches"] if each["batch"] == 64)
     # Measured: 9.22 J a step at depth 3 against 5.26 J without drafting, at accept length 2.95.
@@ -66,15 +67,65 @@ def test_the_file_says_what_it_expects_and_why(run: Run) -> None:
 
 
 def test_expected_energies_are_those_of_the_profile(run: Run) -> None:
-    said = adaptive(run, "--tbt-target-ms", 50, "--accept-length", 3.9, "--accept-band", 0, "--context-tokens", 1_500)[
-        "drafter_selector"
-    ]
+    given = ("--tbt-target-ms", 50, "--accept-length", 3.9, "--accept-band", 0, "--context-tokens", 1_500)
+    said = adaptive(run, *given, "--load", "closed")["drafter_selector"]
     cost = load_profile(PROFILE).cost("eagle3-k3").step
     for each in said["expected"]["batches"]:
         assert each["candidates"] == [3]
         assert each["j_per_accepted_token"] == pytest.approx(
             cost.step(each["batch"], 1_500)[1] / (3.9 * each["batch"]), rel=1e-3
         )
+
+
+def test_the_schedule_is_for_requests_that_come_by_themselves_unless_it_says_otherwise(run: Run) -> None:
+    words = ("--tbt-target-ms", 10, "--text-type", "conversation", "--accept-band", 0)
+    unsaid, opened, closed = (adaptive(run, *words, *load) for load in ((), ("--load", "open"), ("--load", "closed")))
+    assert unsaid == opened
+    candidates = [
+        {key: tier["candidate_steps"] for key, tier in document.items() if key.isdigit()}
+        for document in (opened, closed)
+    ]
+    # With the same batch depth 3 is cheapest below 48; at the same pace too few requests are left to share its steps.
+    assert candidates[0] == {"1": [3], "2": [0], "48": [1]}
+    assert candidates[1] == {"1": [3], "48": [1]}
+    said = opened["drafter_selector"]
+    profile = load_profile(PROFILE)
+    assert said["load"].startswith("open: ") and f"{profile.idle.served_w:.4g} W" in said["load"]
+    cost = profile.cost("eagle3-k1").step
+    row = next(each for each in said["expected"]["batches"] if each["candidates"] == [1] and each["batch"] < 58)
+    ms, j = cost.step(row["batch"], 1_024)
+    length = 1.0 + sum(survivals_of_conversation(run)[:1])
+    assert row["j_per_accepted_token"] == pytest.approx(
+        (j - profile.idle.served_w * ms / 1e3) / (row["batch"] * length), rel=1e-3
+    )
+
+
+def survivals_of_conversation(run: Run) -> tuple[float, ...]:
+    """Survivals of conversation by draft position."""
+    code, out, _ = run("depths", "--text-type", "conversation")
+    assert code == 0
+    return parse_depth_file(out, "out").survivals
+
+
+@pytest.mark.parametrize(("load", "title"), [("open", "at the same tokens a second"), ("closed", "at the same batch")])
+def test_the_table_says_what_is_compared(run: Run, load: str, title: str) -> None:
+    _, _, told = run("sglang-adaptive", "--tbt-target-ms", 10, "--text-type", "math", "--load", load)
+    assert title in told
+    assert ("above idle" in told) == (load == "open")
+
+
+@pytest.mark.parametrize("kind", ["sglang-adaptive", "depths"])
+def test_a_load_that_is_neither_is_refused(run: Run, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(kind, "--tbt-target-ms", 10, "--text-type", "code", "--load", "half")
+    assert "--load" in capsys.readouterr().err
+
+
+def test_a_server_is_to_start_at_the_deepest_candidate(run: Run) -> None:
+    document = adaptive(run, "--tbt-target-ms", 10, "--accept-length", 1.7, "--accept-band", 0.4)
+    deepest = max(max(tier["candidate_steps"]) for key, tier in document.items() if key.isdigit())
+    assert document["drafter_selector"]["start_with"] == f"--speculative-num-steps {deepest}"
+    assert document["drafter_selector"]["expected"]["batches"][0]["best_fixed_depth"] < deepest
 
 
 def test_depths_between_the_measured_ones_only_when_asked_for(run: Run) -> None:
@@ -92,7 +143,7 @@ def test_out_is_written_and_the_table_goes_to_standard_error(run: Run, tmp_path:
     out = tmp_path / "adaptive.json"
     code, printed, told = run("sglang-adaptive", "--tbt-target-ms", 10, "--text-type", "math", "--out", out)
     assert (code, printed) == (0, "")
-    assert "J per accepted token" in told
+    assert "per accepted token" in told
     assert parse_adaptive_config(out.read_text(), "out")
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from selector.core.adaptiveschedule import Aim, ScheduleGap, best_point, depth_points, planned_schedule, schedule_gap
+from selector.core.adaptiveschedule import ScheduleGap, planned_schedule, schedule_gap
+from selector.core.depthpace import j_at_rate
 from selector.core.depthsurvival import SlowRequests, accept_lengths, geometric_survivals
 from selector.core.depthtable import DepthTable
+from selector.core.scheduleaim import Aim, depth_points, rivals_of
 from selector.core.sglangadaptive import DepthRule, Tier
 from selector.errors import DomainError
 from tests.depthtables import straight_table
@@ -40,7 +43,8 @@ def test_without_doubt_each_tier_has_the_cheapest_depth_alone() -> None:
     assert planned[0].tier.candidate_steps == (3,)
     assert planned[-1].tier.candidate_steps != (3,)
     for each in planned:
-        assert each.tier.candidate_steps == (best_point(aim, aim.survivals, each.batch).depth,)
+        cheapest = min(depth_points(aim, aim.survivals, each.batch), key=lambda point: point.j_per_accepted_token)
+        assert each.tier.candidate_steps == (cheapest.depth,)
         assert each.expected.depth_shares == {each.best.depth: 1.0}
 
 
@@ -111,6 +115,78 @@ def test_a_schedule_that_is_cheaper_because_it_is_too_slow_misses() -> None:
     gap = schedule_gap(aim, {1: Tier(candidate_steps=(0,))}, 8, (), Random(1))
     assert gap is not None
     assert gap.misses and gap.excess_frac < 0.0
+
+
+def test_under_an_open_load_each_tier_is_the_cheapest_at_its_own_pace() -> None:
+    closed = aim_of(0.7)
+    aim = replace(closed, open_load=True, idle_w=100.0)
+    by_load = [planned_schedule(each, BATCHES, Random(1)) for each in (closed, aim)]
+    assert [each.tier.candidate_steps for each in by_load[0]] != [each.tier.candidate_steps for each in by_load[1]]
+    for each in by_load[1]:
+        gaps = {}
+        for depth in aim.table.depths:
+            gap = schedule_gap(aim, {1: Tier(candidate_steps=(depth,))}, each.batch, (), Random(1))
+            assert gap is not None
+            gaps[depth] = gap.excess_frac
+        assert each.tier.candidate_steps == (min(gaps, key=gaps.__getitem__),)
+        rivals = rivals_of(aim, aim.survivals, each.batch, each.expected.tokens_per_ms)
+        assert each.best == rivals.best
+
+
+def even_pace_aim() -> Aim:
+    """Two depths that cost the same at one pace: twice the tokens for twice the energy in the same time."""
+    table = DepthTable(
+        {
+            0: [[(0.0, 5.0, 0.0, 2.0, 0.0)]] * 64,
+            1: [[(0.0, 5.0, 0.0, 2.0, 0.0)]] * 64,
+        }
+    )
+    return Aim(
+        table=table,
+        survivals=(0.5,),
+        slow=SLOW,
+        context_tokens=0.0,
+        target_ms=None,
+        band_frac=0.3,
+        open_load=True,
+    )
+
+
+def test_steps_that_cost_the_same_are_worth_the_same_under_an_open_load() -> None:
+    # Power is what counts: equal power at every depth costs the same for the same tokens a second.
+    aim = even_pace_aim()
+    for depth in (0, 1):
+        gap = schedule_gap(aim, {1: Tier(candidate_steps=(depth,))}, 16, (), Random(1))
+        assert gap is not None and gap.excess_frac == pytest.approx(0.0, abs=1e-3)
+    closed = schedule_gap(replace(aim, open_load=False), {1: Tier(candidate_steps=(0,))}, 16, (), Random(1))
+    assert closed is not None and closed.excess_frac == pytest.approx(0.5)
+
+
+def test_two_depths_meet_between_the_paces_of_both() -> None:
+    # Steps of one length: what a smaller batch saves at depth 3 is what that depth takes more for any batch.
+    fixed_j = {1: 1.0, 3: 2.0}
+    table = DepthTable(
+        {depth: [[(0.0, 5.0, 0.0, j + 0.2 * batch, 0.0)] for batch in range(1, 65)] for depth, j in fixed_j.items()}
+    )
+    aim = replace(aim_of(0.6, table=table, band_frac=0.4), open_load=True)
+    planned = planned_schedule(aim, (16,), Random(1))[0]
+
+    def costs(factor: float) -> float:
+        """Above 0 where the deeper one is cheaper, in the mean over both paces."""
+        survivals = aim.with_lengths(factor)
+        lengths, saved = accept_lengths(survivals), 0.0
+        for depth in (1, 3):
+            pace = 16 * lengths[depth] / table.step(depth, 16, 0.0)[0]
+            j = {each: j_at_rate(table, each, lengths[each], pace, batch=16, context_tokens=0.0) for each in (1, 3)}
+            saved += j[1] - j[3]
+        return saved
+
+    assert planned.tier.candidate_steps == (1, 3)
+    up, down = planned.tier.up_hysteresis + 0.5, planned.tier.down_hysteresis + 0.5
+    factors = [0.6 + 0.8 * step / 4_000 for step in range(4_001)]
+    meeting = min(factors, key=lambda factor: abs(costs(factor)))
+    lengths = accept_lengths(aim.with_lengths(meeting))
+    assert (up, down) == pytest.approx((lengths[1] - 1.0, lengths[3] - 1.0), abs=2e-3)
 
 
 def test_survivals_that_do_not_reach_the_deepest_depth_are_refused() -> None:

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from selector.core.depthpace import MOST_FILLED, j_at_rate
+from selector.core.depthpace import MOST_FILLED, batch_at_rate, j_at_rate, most_requests, step_between
 from selector.core.depthtable import DepthTable
 
 
@@ -58,3 +58,15 @@ def test_a_depth_without_room_for_the_rate_costs_no_end() -> None:
     assert j_at_rate(TABLE, 0, 1.0, 0.99 * rate, batch=50, context_tokens=0.0) < inf
     assert j_at_rate(TABLE, 0, 1.0, 1.01 * rate, batch=50, context_tokens=0.0) == inf
     assert j_at_rate(TABLE, 0, 1.0, 30.0, batch=50, context_tokens=0.0) == inf
+
+
+def test_the_batch_that_a_rate_leads_to_is_told() -> None:
+    assert batch_at_rate(TABLE, 1, 2.0, 40.0 / 7.0, batch=30, context_tokens=0.0) == pytest.approx(20.0, rel=0.002)
+    assert batch_at_rate(TABLE, 1, 2.0, 0.1, batch=30, context_tokens=0.0) == 1.0
+    assert batch_at_rate(TABLE, 0, 1.0, 30.0, batch=50, context_tokens=0.0) == inf
+    assert most_requests(TABLE) == pytest.approx(0.9 * 64)
+
+
+def test_between_two_batches_steps_lie_on_a_line() -> None:
+    assert step_between(TABLE, 1, 20.5, 0.0) == pytest.approx((5.0 + 2.05, 2.5 + 0.41))
+    assert step_between(TABLE, 1, 20.0, 0.0) == TABLE.step(1, 20, 0.0)

@@ -74,6 +74,7 @@ def test_a_tier_of_one_depth_gives_what_that_depth_costs() -> None:
     assert found.depth_shares == {3: 1.0}
     assert found.j_per_accepted_token == pytest.approx(j / (8 * length))
     assert found.tbt_ms == pytest.approx(ms / length)
+    assert found.tokens_per_ms == pytest.approx(8 * length / ms)
 
 
 @pytest.mark.parametrize("batch", [1, 64])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from selector.core.sglangadaptive import Schedule, Tier
-from selector.files.adaptivecheck import schedule_trouble
+from selector.files.adaptivecheck import FAR_FRAC, _gaps, schedule_trouble
 from selector.files.adaptiveconfig import adaptive_config_text
+from selector.files.depthcosts import depth_costs
 from selector.files.fleet import LoadedFleet, parse_fleet
 from selector.files.profile import Launch
 from tests.profiles import sparse_profile
@@ -55,6 +57,32 @@ def test_the_default_schedule_is_far_where_drafting_always_pays() -> None:
 def test_a_schedule_of_the_best_depths_is_near(config: Path) -> None:
     flags = ("--speculative-adaptive", "--speculative-adaptive-config", written(config, DEEP))
     assert schedule_trouble(fleet(*flags), 0, None) is None
+
+
+@pytest.mark.parametrize("target_ms", [None, 50.0])
+def test_one_that_is_near_under_either_load_is_not_named(config: Path, target_ms: float | None) -> None:
+    # At the same batch depth 3 is cheapest throughout, at the same pace these are.
+    paced: Schedule = {1: Tier(candidate_steps=(3,)), 2: Tier(candidate_steps=(0,)), 48: Tier(candidate_steps=(3,))}
+    flags = ("--speculative-adaptive", "--speculative-adaptive-config", written(config, paced))
+    loaded = fleet(*flags, target_ms=target_ms)
+    costs = depth_costs(loaded.profiles["made-up"], "made-up", algorithm="EAGLE3")
+    means = []
+    for open_load in (False, True):
+        gaps = _gaps(loaded.profiles["made-up"], costs, paced, (1, 8, 32, 64), target_ms, open_load=open_load)
+        means.append(fmean(gap.excess_frac for gap in gaps.values()))
+    assert means[0] > FAR_FRAC > means[1]
+    assert schedule_trouble(loaded, 0, None) is None
+
+
+def test_what_is_named_is_the_load_that_costs_less(config: Path) -> None:
+    flags = ("--speculative-adaptive", "--speculative-adaptive-config", written(config, NEVER))
+    loaded = fleet(*flags)
+    costs = depth_costs(loaded.profiles["made-up"], "made-up", algorithm="EAGLE3")
+    gaps = _gaps(loaded.profiles["made-up"], costs, NEVER, (1, 8, 32, 64), None, open_load=True)
+    mean = fmean(gap.excess_frac for gap in gaps.values())
+    trouble = schedule_trouble(loaded, 0, None)
+    assert trouble is not None and f"costs {mean:.0%} more" in trouble[0]
+    assert "more where clients wait" in trouble[0]
 
 
 def test_one_that_never_drafts_is_far(config: Path) -> None:
