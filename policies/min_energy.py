@@ -30,8 +30,10 @@ from selector.core.forecast import Forecast, Look
 from selector.core.handover import Handover
 from selector.core.livesettings import ArmSetting
 from selector.core.placing import Placing
-from selector.core.planner import Demand, DemandKey, Plan, Planner
+from selector.core.plan import Plan
+from selector.core.planner import Planner
 from selector.core.policy import PolicyContext
+from selector.core.poolload import Demand, DemandKey
 from selector.core.prediction import Prediction
 from selector.core.probing import Prober
 from selector.core.sessions import Prefix, Sessions
