@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from selector.core.contention import DRAINING
@@ -31,8 +31,11 @@ from selector.core.forecast import Forecast, Look
 from selector.core.handover import Handover
 from selector.core.livesettings import ArmSetting
 from selector.core.placing import Placing
-from selector.core.planner import Demand, DemandKey, Plan, Planner
+from selector.core.plan import Plan
+from selector.core.plannedload import PlannedLoad
+from selector.core.planner import Planner
 from selector.core.policy import PolicyContext
+from selector.core.poolload import DemandKey
 from selector.core.prediction import Prediction
 from selector.core.probing import Prober
 from selector.core.sessions import Prefix, Sessions
@@ -72,40 +75,6 @@ class Params:
     prefix_kept_s: float = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """What a plan is made for."""
-
-    demands: list[Demand]
-    population: float | None
-    accept_lengths: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By arm and text type, of the demands, as estimated."""
-    rates: dict[DemandKey, float] = field(init=False)
-    """Tokens per second of the demands."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rates", {demand.key: demand.tokens_per_s for demand in self.demands})
-
-    def moved_from(self, other: _Load, shift_frac: float) -> bool:
-        """Whether it differs from `other` by more than `shift_frac` of it, or an estimate by half as much."""
-        known = other.accept_lengths
-        for key, length in self.accept_lengths.items():
-            if key in known and abs(length - known[key]) > 0.5 * shift_frac * known[key]:
-                return True
-        if (self.population is None) != (other.population is None):
-            return True
-        scale = 1.0
-        if self.population is not None and other.population is not None:
-            if abs(self.population - other.population) > shift_frac * other.population:
-                return True
-            # The plan itself decides the rates; what counts is their shares.
-            scale = sum(self.rates.values()) / max(sum(other.rates.values()), 1e-9)
-        now, before = self.rates, other.rates
-        moved = sum([abs(rate - scale * before.get(key, 0.0)) for key, rate in now.items()])
-        gone = sum([scale * rate for key, rate in before.items() if key not in now])
-        return moved + gone > shift_frac * scale * sum(before.values())
-
-
 class MinEnergy:
     """See the module."""
 
@@ -123,7 +92,7 @@ class MinEnergy:
         self._prober = Prober(context, requests_frac=params.probe_frac, energy_frac=params.probe_frac)
         self._placing = Placing(context, self._forecast)
         self._plan: Plan | None = None
-        self._planned_for = _Load([], None)
+        self._planned_for = PlannedLoad([], None)
         self._available: list[bool] = []
         self._usable: dict[str, int] = {}
         self._wanted: Plan | None = None
@@ -231,15 +200,15 @@ class MinEnergy:
         self._begin(load, fleet)
         return plan
 
-    def _load(self, fleet: FleetView) -> _Load:
+    def _load(self, fleet: FleetView) -> PlannedLoad:
         self._looked_s = fleet.now_s
         demands = self._estimate.demands(fleet.now_s, self._forecast.prefill_work, ahead_s=self._ahead_s)
         text_types = {demand.text_type for demand in demands}
         means = [(arm, self._acceptance.mean_accept_lengths(arm)) for arm in self._of_arm]
         lengths = {(arm, text_type): of_arm[text_type] for arm, of_arm in means for text_type in text_types}
         if not self._estimate.closed:
-            return _Load(demands, None, lengths)
-        return _Load(demands, 1.0 + sum(view.batch for view in fleet.backends), lengths)
+            return PlannedLoad(demands, None, lengths)
+        return PlannedLoad(demands, 1.0 + sum(view.batch for view in fleet.backends), lengths)
 
     def _settings(self, fleet: FleetView) -> dict[str, list[ArmSetting]]:
         """Live settings that can be planned with by arm, those in force first."""
@@ -253,7 +222,7 @@ class MinEnergy:
                 choices[arm] = [in_force, *others]
         return choices
 
-    def _begin(self, load: _Load, fleet: FleetView) -> None:
+    def _begin(self, load: PlannedLoad, fleet: FleetView) -> None:
         self._making_for = load
         self._scored_s = self._now_s
         self._making = self._planner.solving(
@@ -265,7 +234,7 @@ class MinEnergy:
             keep_within_frac=self._params.keep_within_frac + self._unsure_frac(load),
         )
 
-    def _unsure_frac(self, load: _Load) -> float:
+    def _unsure_frac(self, load: PlannedLoad) -> float:
         """By how much more another plan has to be better where clients wait for answers.
 
         Requests that are there all go with a plan, and near plans would take turns with what each learns of its arms.
@@ -308,21 +277,10 @@ class MinEnergy:
             wanted,
             in_force,
             look.fleet,
-            output_tokens=self._output_tokens(),
-            prefill_frac=self._prefill_frac(),
+            output_tokens=self._planned_for.output_tokens,
+            prefill_frac=self._planned_for.prefill_frac(self._specs[0].cost.prefill),
             keeps_targets=partial(look.keeps_targets, slowdown=DRAINING),
         )
-
-    def _prefill_frac(self) -> float:
-        """Share of its time that one GPU would need for the prefills of the demands that are planned for."""
-        stall_ms = self._specs[0].cost.prefill.mean_stall
-        return sum(each.requests_per_s * stall_ms(each.prompt_tokens)[0] / 1e3 for each in self._planned_for.demands)
-
-    def _output_tokens(self) -> float:
-        """Mean answer of the demands that are planned for."""
-        demands = self._planned_for.demands
-        requests_per_s = sum(demand.requests_per_s for demand in demands)
-        return sum(demand.tokens_per_s for demand in demands) / requests_per_s if requests_per_s else 1.0
 
     def state(self) -> dict[str, object]:
         """The plan in force."""

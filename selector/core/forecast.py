@@ -120,43 +120,36 @@ class Look:
         found = predict_with(self.request, load, spec, self.lengths, prefill_frac, self._bursts, turns)
         if views[index].batch or not busy:
             return found
-        now_s = self.fleet.now_s
-        disturbed = tuple(
-            Disturbed(
-                forecast.load(other, views[other]),
-                forecast.prefill_frac(forecast.backends[other].name, now_s),
-                self._turns(other),
-            )
-            for other in busy
-        )
-        keeps = all(self._keeps_pace(other) for other in busy)
+        disturbed = tuple([self._at_work(other) for other in busy])
+        keeps = all(self._keeps_targets(other, 1 + other.turns) for other in disturbed)
         return found._replace(
             keeps_others=found.keeps_others and keeps, feasible=found.feasible and keeps, disturbed=disturbed
         )
 
-    def _keeps_pace(self, index: int) -> bool:
-        """Whether the requests on a busy backend meet their targets when one more server takes turns with it."""
-        return self.keeps_targets(index, 1 + self._turns(index))
-
-    def _turns(self, index: int) -> int:
-        """How many servers of its GPU a busy backend takes turns with, itself included."""
-        views = self.fleet.backends
-        return 1 + sum(views[other].batch > 0 for other in self._forecast.neighbours[index])
-
     def keeps_targets(self, index: int, slowdown: float) -> bool:
         """Whether the requests on a busy backend meet their targets when its steps take `slowdown` times as long."""
-        forecast, turns = self._forecast, self._turns(index)
-        spec, load = forecast.backends[index], forecast.load(index, self.fleet.backends[index])
+        return self._keeps_targets(self._at_work(index), slowdown)
+
+    def _at_work(self, index: int) -> Disturbed:
+        """What runs on a busy backend that shares its GPU."""
+        forecast, views = self._forecast, self.fleet.backends
+        return Disturbed(
+            forecast.load(index, views[index]),
+            forecast.prefill_frac(forecast.backends[index].name, self.fleet.now_s),
+            1 + sum(views[other].batch > 0 for other in forecast.neighbours[index]),
+        )
+
+    def _keeps_targets(self, there: Disturbed, slowdown: float) -> bool:
         return any(
             keeps_targets(
                 at_depth,
                 self.lengths,
                 slowdown * at_depth.step_ms,
-                forecast.prefill_frac(spec.name, self.fleet.now_s),
+                there.prefill_frac,
                 self._bursts,
-                turns,
+                there.turns,
             )
-            for at_depth in (load.at_depths.values() or (load,))
+            for at_depth in (there.load.at_depths.values() or (there.load,))
         )
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from selector.core.contention import turns_energy, turns_slowdown
-from selector.core.planscore import VIOLATION_J_PER_TOKEN, Plan
+from selector.core.plan import VIOLATION_J_PER_TOKEN, Plan
 from selector.core.types import FleetView
 
 _WORTH_FRAC = 0.05

@@ -35,10 +35,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from selector.core.poolload import Demand, PoolCurve
-
-Mix = Sequence[tuple[Demand, float]]
-"""Demands with their tokens per second."""
+from selector.core.poolload import Demand, Mix, PoolCurve
 
 _NOTHING_FRAC = 1e-4
 """A smaller share of what is asked for does not count."""

@@ -18,8 +18,9 @@ from itertools import islice
 
 from selector.core.forecast import ALIKE_MISSES, Forecast, Look, least_violation
 from selector.core.missrate import MissRate
-from selector.core.planner import DemandKey, Plan
+from selector.core.plan import Plan
 from selector.core.policy import PolicyContext
+from selector.core.poolload import DemandKey
 from selector.core.prediction import Prediction
 from selector.core.types import BackendView, FleetView, Outcome
 

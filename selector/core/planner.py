@@ -30,16 +30,15 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
 from selector.core.acceptance import AcceptanceModel
-from selector.core.contention import neighbours
 from selector.core.demandmerge import FEW_DEMANDS, DemandMerge
 from selector.core.livesettings import ArmSetting
+from selector.core.plan import Plan
 from selector.core.plannedlengths import PlannedLengths
-from selector.core.planscore import Plan, PlanScore, Pool
+from selector.core.planscore import PlanScore
 from selector.core.plansearch import PlanSearch, finished
 from selector.core.policy import BackendSpec
 from selector.core.poolload import Demand, DemandKey
-
-__all__ = ["Demand", "DemandKey", "Plan", "Planner"]
+from selector.core.pools import UsablePools, pools_of
 
 
 class Planner:
@@ -56,7 +55,7 @@ class Planner:
         """With rates given, plans are compared by power · (1 + h log₂(1 + TBT in ms)), h being `halved_tbt_frac`:
         halving the TBT is worth about the share h of the power.
         """
-        self._pools = _pools(backends)
+        self._pools = pools_of(backends)
         self.idle_w = _idle_w(backends)
         """Of all GPUs of the fleet."""
         self.lengths = PlannedLengths(acceptance)
@@ -175,11 +174,8 @@ class Planner:
         keep_settings_within_frac: float = 0.0,
     ) -> PlanScore:
         return PlanScore(
-            self._pools,
-            counts,
+            UsablePools(self._pools, counts, self.lengths, self._quantile),
             demands,
-            self.lengths,
-            self._quantile,
             idle_w=self.idle_w,
             population=population,
             halved_tbt_frac=self._halved_tbt_frac,
@@ -225,20 +221,6 @@ def _for_all(plan: Plan, demands: Sequence[Demand], member_of: Mapping[DemandKey
         arms_of={demand.key: plan.arms_of[member_of[demand.key]] for demand in demands},
         instead_of=None if plan.instead_of is None else _for_all(plan.instead_of, demands, member_of),
     )
-
-
-def _pools(backends: Sequence[BackendSpec]) -> dict[str, Pool]:
-    """Backends by arm, each with the arms that it shares GPUs with."""
-    by_arm: dict[str, list[BackendSpec]] = {}
-    sharing: dict[str, set[str]] = {}
-    for spec, others in zip(backends, neighbours(backends), strict=True):
-        by_arm.setdefault(spec.arm, []).append(spec)
-        sharing.setdefault(spec.arm, set()).update(backends[other].arm for other in others)
-    pools = {}
-    for arm, specs in by_arm.items():
-        smallest = min(specs, key=lambda spec: spec.max_running_requests)
-        pools[arm] = Pool(smallest, len(specs), tuple(sorted(sharing[arm] - {arm})))
-    return pools
 
 
 def _idle_w(backends: Sequence[BackendSpec]) -> float:

@@ -49,6 +49,10 @@ class Demand(NamedTuple):
         return self.requests_per_s * self.output_tokens
 
 
+Mix = Sequence[tuple[Demand, float]]
+"""Demands with their tokens per second."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
     """A backend of a pool at one batch."""
@@ -104,7 +108,7 @@ class PoolLoad:
     def __init__(
         self,
         spec: BackendSpec,
-        mix: Sequence[tuple[Demand, float]],
+        mix: Mix,
         acceptance: Lengths,
         quantile: float,
         slowdown: float = 1.0,

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from selector.core.planner import Plan, Planner
+from selector.core.plan import Plan
+from selector.core.planner import Planner
 from selector.files.fleet import Backend, Fleet, LoadedFleet
 from selector.files.profile import Profile
 from selector.simulator.arrivals import Load

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
-from selector.core.planner import Demand, DemandKey
+from selector.core.poolload import Demand, DemandKey
 from selector.core.stalls import PrefillWork
 from selector.files.profile import Profile
 from selector.simulator.arrivals import ClosedLoop, Load

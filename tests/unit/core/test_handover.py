@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from selector.core.handover import Handover
-from selector.core.planner import Plan
+from selector.core.plan import Plan
 from selector.core.types import FleetView
 from tests.fleets import backend_view, specs_of
 

@@ -6,7 +6,8 @@ import pytest
 
 from selector.core.controller import Controller
 from selector.core.livesettings import LiveSettings
-from selector.core.planner import Demand, Planner
+from selector.core.planner import Planner
+from selector.core.poolload import Demand
 from selector.core.types import Correction, Decision, Finish, FleetView, LazyCandidates, Outcome, RequestView
 from selector.errors import DomainError
 from selector.files.policy import load_policy_file

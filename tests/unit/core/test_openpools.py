@@ -8,8 +8,8 @@ from math import factorial
 import numpy as np
 import pytest
 
-from selector.core.openpools import Asked, Mix, Places, mean_open_run
-from selector.core.poolload import Demand, OperatingPoint, PoolCurve, PoolLoad
+from selector.core.openpools import Asked, Places, mean_open_run
+from selector.core.poolload import Demand, Mix, OperatingPoint, PoolCurve, PoolLoad
 from tests.fleets import acceptance_model, specs_of
 
 QUANTILE = 0.9

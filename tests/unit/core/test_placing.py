@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from selector.core.forecast import Forecast
 from selector.core.placing import Placing
-from selector.core.planner import Plan
+from selector.core.plan import Plan
 from selector.core.types import FleetView, LoadGroup
 from tests.fleets import backend_view, policy_context, request_view, specs_of
 

@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 
 from selector.core.controller import Controller
-from selector.core.planner import Demand, Plan, Planner
+from selector.core.handover import Handover
+from selector.core.plan import Plan
+from selector.core.planner import Planner
 from selector.core.policy import BackendSpec, Policy, PolicyContext
+from selector.core.poolload import Demand
 from selector.core.types import UNKNOWN_TEXT_TYPE, Decision, Finish, FleetView, LoadGroup, Outcome, RequestView
 from selector.errors import PolicyError
 from selector.files.policy import load_policy_file
@@ -775,6 +778,23 @@ def test_a_busy_server_of_a_shared_gpu_is_not_left_for_a_small_gain() -> None:
     busy = Stream(specs)
     decisions = busy.poisson(8.0, 40.0, text_type="code", tbt_target_ms=20.0)
     assert {decision.backend for decision in decisions} == {"b2"}, "the next plan would rather have b1"
+
+
+def test_leaving_a_busy_server_is_judged_by_the_answers_and_prompts_that_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[float, float]] = []
+
+    class Recording(Handover):
+        def is_due(self, *plans_and_fleet: Any, output_tokens: float, prefill_frac: float, **options: Any) -> bool:
+            told.append((output_tokens, prefill_frac))
+            return False
+
+    monkeypatch.setattr(sys.modules[load_policy_file("min_energy").factory.__module__], "Handover", Recording)
+    specs = [replace(spec, gpus=("one",)) for spec in specs_of("none", "eagle3-k1", "dspark-8")]
+    asked = {"text_type": "code", "tbt_target_ms": 20.0, "prompt_tokens": 400, "expected_output_tokens": 200.0}
+    Stream(specs).poisson(8.0, 40.0, **asked)
+    output_tokens, prefill_frac = told[-1]
+    assert output_tokens == pytest.approx(200.0)
+    assert prefill_frac == pytest.approx(8.0 * specs[0].cost.prefill.mean_stall(400.0)[0] / 1e3, rel=0.3)
 
 
 def test_on_a_shared_gpu_a_rising_load_is_planned_for_as_it_will_be() -> None:

@@ -1,0 +1,105 @@
+"""Plans for clients that wait for their answers: how many backends share them, and whether they have places."""
+
+from __future__ import annotations
+
+import pytest
+
+from selector.core.poolload import PoolCurve, PoolLoad
+from tests.demands import QUANTILE, demand, planner
+from tests.fleets import acceptance_model, specs_of
+
+
+@pytest.mark.parametrize("population", [1.0, 5.0, 30.0, 100.0, 200.0])
+def test_the_backends_that_share_hold_the_population(population: float) -> None:
+    """Batch times backends, by Little's law from the planned rate: as many as are there."""
+    plan = planner("none", "none", "none", "none").solve([demand("romansh", 3.0)], population=population)
+    backends = plan.backends_of["none"]
+    load = PoolLoad(specs_of("none")[0], [(demand("romansh", 3.0), 1.0)], acceptance_model(), QUANTILE)
+    at_batch = load.point(population / backends)
+    assert plan.tokens_per_s_of["none"] == pytest.approx(backends * at_batch.tokens_per_s, rel=0.02)
+    assert plan.batch_of["none"] >= population / backends
+
+
+@pytest.mark.parametrize("beyond", [2, 10, 30])
+def test_with_overflow_too_as_many_requests_are_there_as_there_are_clients(beyond: int) -> None:
+    arms, asked = ("dspark-8", "dflash-16"), demand("code", 1.0, target_ms=8.0)
+    loads = {spec.arm: PoolLoad(spec, [(asked, 1.0)], acceptance_model(), QUANTILE) for spec in specs_of(*arms)}
+    places = loads["dspark-8"].full().batch
+    plan = planner(*arms).evaluate([asked], {asked.key: "dspark-8"}, population=places + beyond)
+    assert plan.within_targets
+    there = {arm: PoolCurve(load, load.full()).at(plan.tokens_per_s_of[arm])[0] for arm, load in loads.items()}
+    assert there["dspark-8"] == pytest.approx(places, rel=0.01)
+    assert sum(there.values()) == pytest.approx(places + beyond, rel=0.01)
+
+
+def test_the_score_is_joules_per_token_with_the_idle_power_of_the_fleet() -> None:
+    solver = planner("none", "none", "none")
+    plan = solver.solve([demand("code", 1.0)], population=20.0)
+    assert solver.idle_w == 3 * 95.0
+    joules = (plan.power_w + solver.idle_w) / plan.tokens_per_s_of["none"]
+    assert plan.score == pytest.approx(joules)
+
+
+def test_that_pools_come_and_go_is_counted_where_clients_wait() -> None:
+    """Two arms for two texts: with 16 clients the mean parts alone promise less than what comes of it."""
+    demands = [demand("code", 1.0), demand("conversation", 1.0)]
+    arm_of = {demands[0].key: "dflash-16", demands[1].key: "dspark-8"}
+    solver = planner("none", "none", "dspark-8", "dflash-16")
+    plan = solver.evaluate(demands, arm_of, population=16.0)
+    curves = {
+        arm_of[each.key]: PoolCurve(load, load.full())
+        for each in demands
+        for load in [PoolLoad(specs_of(arm_of[each.key])[0], [(each, 1.0)], acceptance_model(), QUANTILE)]
+    }
+    rate = next(
+        rate / 2.0 for rate in range(1, 10_000) if sum(curve.at(rate / 2.0)[0] for curve in curves.values()) >= 16.0
+    )
+    steady = (solver.idle_w + sum(curve.at(rate)[1] for curve in curves.values())) / (2.0 * rate)
+    assert 1.002 * steady < plan.score < 1.05 * steady
+
+
+def test_idle_gpus_make_sharing_pay_where_clients_wait() -> None:
+    """One full backend needs least power for its rate; while its clients wait, the other GPUs idle all the longer."""
+    small, large = (
+        planner(*["dspark-8"] * gpus).solve([demand("code", 1.0)], population=48.0).backends_of["dspark-8"]
+        for gpus in (2, 16)
+    )
+    assert small < large
+
+
+def test_rates_tell_only_shares_where_a_population_is_given() -> None:
+    once, tenfold = (
+        planner().solve([demand("code", scale), demand("romansh", scale)], population=16.0) for scale in (1.0, 10.0)
+    )
+    assert once.arms_of == tenfold.arms_of
+    assert once.score == pytest.approx(tenfold.score, rel=1e-3)
+
+
+def test_a_population_beyond_the_places_fills_them() -> None:
+    plan = planner("none", "eagle3-k1").solve([demand("romansh", 1.0)], population=500.0)
+    assert plan.backends_of == {"none": 1, "eagle3-k1": 1}
+    assert min(plan.batch_of.values()) == 64
+
+
+def test_more_clients_than_places_within_their_target_are_said_to_miss_it() -> None:
+    few, many = (planner("none").solve([demand("code", 1.0, target_ms=10.0)], population=n) for n in (4.0, 60.0))
+    assert few.within_targets
+    assert not many.within_targets
+    assert planner("none").solve([demand("code", 1.0)], population=500.0).within_targets, "nobody asks for a pace"
+
+
+def test_an_impossible_target_is_said_to_be_missed_with_a_population_too() -> None:
+    plan = planner().solve([demand("romansh", 1.0, target_ms=0.5)], population=8.0)
+    assert not plan.within_targets
+    assert planner().solve([demand("romansh", 1.0, target_ms=50.0)], population=8.0).within_targets
+
+
+@pytest.mark.parametrize(
+    ("target_ms", "population", "within", "hopeless"),
+    [(50.0, 8.0, True, False), (8.0, 500.0, False, False), (1.0, 8.0, False, True), (1.0, 1.0, False, True)],
+)
+def test_too_few_places_are_told_from_none_at_all(
+    target_ms: float, population: float, within: bool, hopeless: bool
+) -> None:
+    plan = planner("none").solve([demand("romansh", 1.0, target_ms=target_ms)], population=population)
+    assert (plan.within_targets, plan.hopeless) == (within, hopeless)
