@@ -96,7 +96,7 @@ stretch_board() {
 stretch_depths() {
   raise ramp depth-open
   hold ramp depth-open || return 0
-  live ramp 5
+  live ramp 5 depth-open
 }
 
 # Other targets alone, on two GPUs.

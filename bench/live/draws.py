@@ -89,7 +89,7 @@ def print_draws(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
             f"{fmean(each['ttft_p99_ms'] for each in draws):.0f}",
             f"{max(each['ttft_p99_ms'] for each in draws):.0f}",
         )
-    Console(markup=False, emoji=False, width=160, soft_wrap=True).print(table)
+    Console(markup=False, emoji=False, width=200, soft_wrap=True).print(table)
 
 
 if __name__ == "__main__":
