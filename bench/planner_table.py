@@ -31,6 +31,7 @@ from typing import Any
 
 from _cell_table import made_by
 from _planner_cells import CLIENTS, FLEETS, MIXES, PROFILE, REPEATS, TARGETS_MS, TRACES
+from _planner_markdown import tables
 from _planner_runs import Cell, run_cell
 from _planner_verdict import print_summary, read_rows
 
@@ -70,6 +71,7 @@ def main() -> None:
         "--anew", action="store_true", help="run min_energy alone in the cells that are there, in place of its runs"
     )
     parser.add_argument("--summary", action="store_true", help="only judge the rows that are there")
+    parser.add_argument("--markdown", action="store_true", help="only print the tables of docs/planner.md")
     parser.add_argument("--plot", type=Path, help="write a figure (needs matplotlib)")
     options = parser.parse_args()
     wanted = [
@@ -82,6 +84,9 @@ def main() -> None:
         and cell.target_ms in (options.target_ms or [cell.target_ms])
     ]
     done = cells_in(options.rows) if options.rows.exists() else set()
+    if options.markdown:
+        print("\n\n".join(tables(read_rows(options.rows))))
+        return
     if options.anew:
         with ProcessPoolExecutor(options.processes) as pool:
             run_anew(options.rows, [cell for cell in wanted if cell.key in done], options.traces, pool)
