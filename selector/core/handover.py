@@ -12,7 +12,8 @@ target. The plan is followed once that price, over the time that a plan holds, i
 saves much, else when few requests are running.
 
 In a peak it is too late. Prefills take turns as well: where they take much of the time alone, the server that is woken
-cannot keep up with what comes until the other one has drained, and neither gets out of it. And where the plan in force
+cannot keep up with what comes until the other one has drained, and neither gets out of it (where clients wait for their
+answers, no more comes than ends). And where the plan in force
 has no place within the targets for all, most of what a change-over slows down is what was still in time.
 """
 
@@ -75,7 +76,7 @@ class Handover:
         slowed = [index for index in self.wakes(plan, in_force) if fleet.backends[index].batch]
         if not slowed:
             return True
-        if turns_slowdown(2) * prefill_frac / len(slowed) > _MOST_PREFILL_FRAC:
+        if not in_force.closed and turns_slowdown(2) * prefill_frac / len(slowed) > _MOST_PREFILL_FRAC:
             return False
         under_way = sum(fleet.backends[index].batch for index in slowed)
         tokens_per_s = sum(in_force.tokens_per_s_of.values()) or 1.0

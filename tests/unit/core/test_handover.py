@@ -74,6 +74,9 @@ def test_in_a_peak_of_prompts_nothing_is_handed_over(prefill_frac: float, follow
     wanted, in_force = plan("none", 100.0), plan("dspark-8", 1_000.0)
     assert due(wanted, in_force, fleet(0, 4, 0), in_time=True, prefill_frac=prefill_frac) is followed
     assert due(wanted, in_force, fleet(0, 0, 0), prefill_frac=prefill_frac), "nobody is there"
+    waiting = replace(in_force, score=10.0, backends_of={"dspark-8": 1})
+    saves = replace(wanted, score=1.0, backends_of={"none": 1})
+    assert due(saves, waiting, fleet(0, 4, 0), in_time=True, prefill_frac=prefill_frac), "clients wait: no more comes"
 
 
 def test_a_plan_leaves_the_servers_beside_its_own() -> None:
