@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from selector.core.depthsurvival import SlowRequests, geometric_survivals
 from selector.core.depthtable import DepthTable
+from selector.core.scheduleaim import Aim
 
 
 def straight_table(
@@ -29,3 +33,17 @@ def straight_table(
         )
 
     return DepthTable({depth: [[line(depth, batch)] for batch in range(1, batches + 1)] for depth in depths})
+
+
+CURVE = geometric_survivals(0.8, 3)
+"""Of the aims below."""
+CLOSED_AIM = Aim(
+    table=straight_table(),
+    survivals=CURVE,
+    slow=SlowRequests.at(0.5),
+    context_tokens=0.0,
+    target_ms=None,
+    band_frac=0.0,
+    idle_w=100.0,
+)
+OPEN_AIM = replace(CLOSED_AIM, open_load=True)

@@ -8,24 +8,14 @@ from random import Random
 import pytest
 
 from selector.core.depthpace import batch_at_rate
-from selector.core.depthsurvival import SlowRequests, accept_lengths, geometric_survivals
+from selector.core.depthsurvival import accept_lengths
 from selector.core.depthtable import DepthTable
-from selector.core.scheduleaim import Aim, depth_points, rivals_of
+from selector.core.scheduleaim import depth_points, rivals_of
 from selector.core.sglangadaptive import Tier, expected
 from selector.errors import DomainError
-from tests.depthtables import straight_table
-
-CURVE = geometric_survivals(0.8, 3)
-CLOSED = Aim(
-    table=straight_table(),
-    survivals=CURVE,
-    slow=SlowRequests.at(0.5),
-    context_tokens=0.0,
-    target_ms=None,
-    band_frac=0.0,
-    idle_w=100.0,
-)
-OPEN = replace(CLOSED, open_load=True)
+from tests.depthtables import CLOSED_AIM as CLOSED
+from tests.depthtables import CURVE, straight_table
+from tests.depthtables import OPEN_AIM as OPEN
 
 
 def pace_of(depth: int, batch: int, table: DepthTable = CLOSED.table) -> float:

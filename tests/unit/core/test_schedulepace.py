@@ -7,23 +7,12 @@ from random import Random
 import pytest
 
 from selector.core.depthpace import batch_at_rate, j_at_rate
-from selector.core.depthsurvival import SlowRequests, accept_lengths, geometric_survivals
-from selector.core.scheduleaim import Aim
+from selector.core.depthsurvival import accept_lengths
 from selector.core.schedulepace import PacedSchedule
 from selector.core.sglangadaptive import Schedule, Tier
-from tests.depthtables import straight_table
+from tests.depthtables import CURVE
+from tests.depthtables import OPEN_AIM as AIM
 
-CURVE = geometric_survivals(0.8, 3)
-AIM = Aim(
-    table=straight_table(),
-    survivals=CURVE,
-    slow=SlowRequests.at(0.5),
-    context_tokens=0.0,
-    target_ms=None,
-    band_frac=0.0,
-    open_load=True,
-    idle_w=100.0,
-)
 DEEP_THEN_NONE: Schedule = {1: Tier(candidate_steps=(3,)), 16: Tier(candidate_steps=(0,))}
 
 

@@ -7,26 +7,17 @@ from random import Random
 
 import pytest
 
-from selector.core.depthsurvival import SlowRequests, accept_lengths, geometric_survivals
-from selector.core.scheduleaim import Aim, rivals_of
+from selector.core.depthsurvival import accept_lengths
+from selector.core.scheduleaim import rivals_of
 from selector.core.schedulepace import PacedSchedule
 from selector.core.sglangadaptive import DEFAULT_SCHEDULES, Schedule, Tier
 from selector.files.schedulereport import SEED, schedule_report
-from tests.depthtables import straight_table
+from tests.depthtables import CLOSED_AIM as CLOSED
+from tests.depthtables import CURVE, straight_table
+from tests.depthtables import OPEN_AIM as OPEN
 
-CURVE = geometric_survivals(0.8, 3)
 BATCHES = (1, 8, 32, 64)
 RELEASE = max(DEFAULT_SCHEDULES)
-CLOSED = Aim(
-    table=straight_table(),
-    survivals=CURVE,
-    slow=SlowRequests.at(0.5),
-    context_tokens=0.0,
-    target_ms=None,
-    band_frac=0.0,
-    idle_w=100.0,
-)
-OPEN = replace(CLOSED, open_load=True)
 ONE: Schedule = {1: Tier(candidate_steps=(1,))}
 
 
