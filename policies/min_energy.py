@@ -20,7 +20,7 @@ as they are.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -241,7 +241,7 @@ class MinEnergy:
         """
         if self._plan is None or load.population is None:
             return 0.0
-        rates: Counter[tuple[str, str]] = Counter()
+        rates: dict[tuple[str, str], float] = defaultdict(float)
         for (text_type, target_ms), arms in self._plan.arms_of.items():
             rates[arms[0], text_type] += load.rates.get((text_type, target_ms), 0.0)
         return _UNSURE_DEVIATIONS * self._planner.lengths.unsure_frac(rates)
@@ -270,7 +270,7 @@ class MinEnergy:
 
     def _put_in_force(self, plan: Plan, wanted: Plan | None) -> None:
         self._plan, self._wanted = plan, wanted
-        self._forecast.draining = self._handover.left(plan)
+        self._forecast.draining = self._handover.left(plan, self._available)
 
     def _hands_over(self, wanted: Plan, in_force: Plan, look: Look) -> bool:
         return self._handover.is_due(

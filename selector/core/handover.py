@@ -41,6 +41,7 @@ class Handover:
         self, of_arm: Mapping[str, Sequence[int]], neighbours: Sequence[tuple[int, ...]], *, holds_s: float
     ) -> None:
         self._of_arm = of_arm
+        self._neighbours = neighbours
         self._beside = {
             arm: tuple(sorted({other for index in indices for other in neighbours[index]} - set(indices)))
             for arm, indices in of_arm.items()
@@ -52,10 +53,11 @@ class Handover:
         woken = plan.batch_of.keys() - in_force.batch_of.keys()
         return frozenset(index for arm in woken for index in self._beside[arm])
 
-    def left(self, plan: Plan) -> frozenset[int]:
-        """The backends that `plan` leaves to others of their GPUs; by their places."""
-        beside = {index for arm in plan.batch_of for index in self._beside[arm]}
-        return frozenset(beside.difference(*(self._of_arm[arm] for arm in plan.batch_of)))
+    def left(self, plan: Plan, available: Sequence[bool]) -> frozenset[int]:
+        """The backends that `plan` leaves to others of their GPUs, of those that are `available`; by their places."""
+        planned = [index for arm in plan.batch_of for index in self._of_arm[arm]]
+        beside = {other for index in planned if available[index] for other in self._neighbours[index]}
+        return frozenset(beside.difference(planned))
 
     def is_due(
         self,

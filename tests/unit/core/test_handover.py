@@ -80,11 +80,14 @@ def test_in_a_peak_of_prompts_nothing_is_handed_over(prefill_frac: float, follow
 
 
 def test_a_plan_leaves_the_servers_beside_its_own() -> None:
-    assert ON_ONE_GPU.left(plan("none", 1.0)) == {1}
-    assert ON_ONE_GPU.left(plan("dspark-8", 1.0)) == {0}
-    assert ON_ONE_GPU.left(plan("eagle3-k1", 1.0)) == set(), "a GPU of its own"
-    both = replace(plan("none", 1.0), batch_of={"none": 4, "dspark-8": 4})
-    assert ON_ONE_GPU.left(both) == set()
+    def left(plan: Plan, *, down: int | None = None) -> frozenset[int]:
+        return ON_ONE_GPU.left(plan, [index != down for index in range(3)])
+
+    assert left(plan("none", 1.0)) == {1}
+    assert left(plan("dspark-8", 1.0)) == {0}
+    assert left(plan("eagle3-k1", 1.0)) == set(), "a GPU of its own"
+    assert left(replace(plan("none", 1.0), batch_of={"none": 4, "dspark-8": 4})) == set()
+    assert left(plan("none", 1.0), down=0) == set(), "nobody is there to leave it to"
 
 
 @pytest.mark.parametrize(("saved_w", "followed"), [(40.0, False), (60.0, True)])
