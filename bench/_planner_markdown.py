@@ -37,16 +37,16 @@ def _steady(rows: Sequence[Row]) -> str:
         " over the oracle: median | pass |",
         "|---|---|---|---|---|---|",
     ]
+    every = [comparisons(row)["same fleet"] for row in rows]
     for load in sorted({row["load"] for row in rows}, key=int):
         of_load = [row for row in rows if row["load"] == load]
-        found = [comparisons(row)["same fleet"] for row in of_load]
+        found = [each for row, each in zip(rows, every, strict=True) if row["load"] == load]
         ratios = [each["ratio"] for each in found if each["ratio"] is not None]
         decode = [each["decode_ratio"] for each in found if each["decode_ratio"] is not None]
         over = [row["results"]["min_energy"]["j"] / row["bounds"]["min_energy"] for row in of_load]
         figures = f"{median(ratios):.3f}, {min(ratios):.3f}, {max(ratios):.3f}"
         passed = sum(map(passes, found))
         lines.append(f"| {load} | {len(found)} | {figures} | {median(decode):.3f} | {median(over):.3f} | {passed} |")
-    every = [comparisons(row)["same fleet"] for row in rows]
     bounds = {
         target: [
             row["results"]["min_energy"]["j"] / row["bounds"]["min_energy"]

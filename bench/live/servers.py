@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from plan import LivePlan
@@ -161,6 +162,22 @@ def _bounds(length: float, survival: float | None, deepest: int | None) -> tuple
     return 1.0 + survival, max(length, accept_length_of(survival, deepest + 1))
 
 
+async def _generated(
+    session: aiohttp.ClientSession, url: str, prompts: Sequence[int], tokens: int, **fields: object
+) -> list[dict[str, Any]]:
+    """The answers to prompts of so many tokens each, sent at once. Raises `UpstreamError` where they are refused."""
+    body = {
+        "input_ids": [list(range(2_000, 2_000 + length)) for length in prompts],
+        "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0},
+        **fields,
+    }
+    async with session.post(f"{url}/generate", json=body) as answer:
+        if answer.status != HTTPStatus.OK:
+            raise UpstreamError(f"{url} refuses a prompt before the first cell: {(await answer.text())[:200]}")
+        answers: list[dict[str, Any]] = await answer.json()
+    return answers
+
+
 async def _warm_up(session: aiohttp.ClientSession, url: str, plan: LivePlan) -> None:
     """Prompts of the lengths that are to come, alone and some at once: what an engine compiles when first asked.
 
@@ -169,26 +186,14 @@ async def _warm_up(session: aiohttp.ClientSession, url: str, plan: LivePlan) -> 
     graphs = prefill_graphs(plan.servers.flags) or (_WARM_UP_TOKENS,)
     lengths = [length for length in graphs if length <= plan.max_prompt_tokens] or [plan.max_prompt_tokens]
     for prompts in (*([length] for length in lengths), [_WARM_UP_TOKENS] * _WARM_UP_REQUESTS):
-        body = {
-            "input_ids": [list(range(2_000, 2_000 + length)) for length in prompts],
-            "sampling_params": {"max_new_tokens": _WARM_UP_TOKENS, "ignore_eos": True, "temperature": 0},
-        }
-        async with session.post(f"{url}/generate", json=body) as answer:
-            if answer.status != HTTPStatus.OK:
-                raise UpstreamError(f"{url} refuses a prompt to warm up with: {(await answer.text())[:200]}")
+        await _generated(session, url, prompts, _WARM_UP_TOKENS)
 
 
 async def _check_accept(
     session: aiohttp.ClientSession, url: str, number: int, text_type: str, least: float, most: float
 ) -> None:
     """Asks for some tokens of the type and counts: an engine that ignores the plugin must not be measured."""
-    body = {
-        "input_ids": [list(range(2_000, 2_032))],
-        "sampling_params": {"max_new_tokens": _PROBE_TOKENS, "ignore_eos": True, "temperature": 0},
-        "rid": [f"999{number:06d}-{text_type}"],
-    }
-    async with session.post(f"{url}/generate", json=body) as answer:
-        answers = await answer.json()
+    answers = await _generated(session, url, [32], _PROBE_TOKENS, rid=[f"999{number:06d}-{text_type}"])
     passes = answers[0]["meta_info"].get("spec_verify_ct")
     seen = (_PROBE_TOKENS - 1) / passes if passes else 0.0
     if not least * (1 - _PROBE_TOLERANCE) <= seen <= most * (1 + _PROBE_TOLERANCE):

@@ -165,7 +165,7 @@ def run_adaptive(args: argparse.Namespace) -> int:
         target_ms=args.tbt_target_ms,
         band_frac=band_frac,
         open_load=args.load == "open",
-        idle_w=profile.gpu.count * profile.idle.served_w,
+        idle_w=profile.served_idle_w,
     )
     graphs = _batches(args, profile)
     batches = graphs or tuple(batch for batch in _BATCHES if batch <= costs.table.max_batch)
@@ -219,7 +219,7 @@ def run_depths(args: argparse.Namespace) -> int:
             ChoiceOptions(
                 headroom_frac=args.headroom,
                 open_load=args.load == "open",
-                idle_w=profile.gpu.count * profile.idle.served_w,
+                idle_w=profile.served_idle_w,
             )
         ),
     )

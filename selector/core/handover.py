@@ -13,8 +13,8 @@ saves much, else when few requests are running.
 
 In a peak it is too late. Prefills take turns as well: where they take much of the time alone, the server that is woken
 cannot keep up with what comes until the other one has drained, and neither gets out of it (where clients wait for their
-answers, no more comes than ends). And where the plan in force
-has no place within the targets for all, most of what a change-over slows down is what was still in time.
+answers, no more comes than ends). And where the plan in force has no place within the targets for all, most of what a
+change-over slows down is what was still in time.
 """
 
 from __future__ import annotations

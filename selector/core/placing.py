@@ -85,6 +85,8 @@ class Placing:
     def _staying(self, look: Look) -> list[Prediction]:
         """All places but those of servers that drain, if there are others."""
         found, draining = look.all(), self._forecast.draining
+        if not draining:
+            return found
         return [each for each in found if self._index[each.backend] not in draining] or found
 
     def _planned(self, plan: Plan, arms: Sequence[str], look: Look) -> tuple[Prediction, str] | None:

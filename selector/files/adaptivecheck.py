@@ -162,7 +162,7 @@ def _gaps(
             target_ms=target_ms,
             band_frac=0.0,
             open_load=open_load,
-            idle_w=profile.gpu.count * profile.idle.served_w,
+            idle_w=profile.served_idle_w,
         )
         for batch in batches:
             gap = schedule_gap(aim, schedule, batch, graphs, Random(SEED))

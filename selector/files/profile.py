@@ -175,6 +175,11 @@ class Profile(FileModel):
             )
         return self.arms[name]
 
+    @property
+    def served_idle_w(self) -> float:
+        """Power of all GPUs of a server while it has no request."""
+        return self.gpu.count * self.idle.served_w
+
     def with_flags(self, flags: Sequence[str]) -> Profile:
         """The same of servers that all have `flags` beside its own; of one given twice the first holds: theirs."""
         return self.model_copy(update={"common_flags": (*flags, *self.common_flags)})
@@ -216,7 +221,7 @@ class Profile(FileModel):
         work = PrefillCost(points).work
         ms = max(0.0, fmean(one.ms - work(one.prompt_tokens)[0] for one in alone))
         j = fmean(one.j - work(one.prompt_tokens)[1] for one in alone)
-        return ms, max(j, self.gpu.count * self.idle.served_w * ms / 1e3)
+        return ms, max(j, self.served_idle_w * ms / 1e3)
 
     def cost(self, name: str, flags: Sequence[str] = ()) -> ArmCost:
         """The cost model of an arm, as launched, with `flags` beyond the profile's.

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from selector.core.policy import BackendSpec
 from selector.files.trace import TraceRequest
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.oracle.windows import Clock, windows_of
@@ -18,6 +19,27 @@ from selector.simulator.run import SimulatedRequest
 from selector.simulator.server import Job, ServerModel
 from tests.fleets import backend_spec, with_graphs
 from tests.oraclecases import accepts
+
+
+def requests_of(rows: list[tuple[float, int, int, bool]]) -> list[SimulatedRequest]:
+    """(seconds after the one before, prompt, answer, whether it is sent at all): the last is the test's."""
+    at_s, requests = 0.0, []
+    for number, (gap_s, prompt, output, _) in enumerate(rows):
+        at_s += gap_s
+        trace = TraceRequest(request_id=f"{number}", arrival_s=at_s, prompt_tokens=prompt, output_tokens=output)
+        requests.append(SimulatedRequest(trace=trace, text_type="code", slo_class="chat", tbt_target_ms=None))
+    return requests
+
+
+def server_of(spec: BackendSpec) -> ServerModel:
+    return ServerModel(
+        spec.cost,
+        AcceptDraws(5),
+        max_running_requests=spec.max_running_requests,
+        max_kv_tokens=spec.max_kv_tokens,
+        max_context_tokens=8_192,
+        overlaps=spec.overlaps,
+    )
 
 
 @given(
@@ -38,22 +60,11 @@ def test_every_request_is_done_no_later_and_no_earlier_than_its_window_says(
 ) -> None:
     spec = backend_spec("b", arm, max_running_requests=places, max_kv_tokens=kv_tokens)
     spec = replace(with_graphs(spec) if graphed else spec, overlaps=overlaps)
-    at_s, requests = 0.0, []
-    for number, (gap_s, prompt, output, _) in enumerate(rows):
-        at_s += gap_s
-        trace = TraceRequest(request_id=f"{number}", arrival_s=at_s, prompt_tokens=prompt, output_tokens=output)
-        requests.append(SimulatedRequest(trace=trace, text_type="code", slo_class="chat", tbt_target_ms=None))
+    requests = requests_of(rows)
     truth = accepts([spec])
     work = work_of([spec], truth, requests, seed=5, session_prefixes=False)
     windows = windows_of(work)
-    server = ServerModel(
-        spec.cost,
-        AcceptDraws(5),
-        max_running_requests=places,
-        max_kv_tokens=kv_tokens,
-        max_context_tokens=8_192,
-        overlaps=overlaps,
-    )
+    server = server_of(spec)
     sent = [number for number, row in enumerate(rows) if row[3]]
     for number in sent:
         trace, prior = requests[number].trace, truth["b", "code"]
@@ -103,21 +114,10 @@ def test_at_every_step_a_real_server_is_no_later(
 ) -> None:
     spec = backend_spec("b", "none", max_running_requests=places, max_kv_tokens=kv_tokens)
     spec = replace(spec, overlaps=overlaps)
-    at_s, requests = 0.0, []
-    for number, (gap_s, prompt, output, _) in enumerate(rows):
-        at_s += gap_s
-        trace = TraceRequest(request_id=f"{number}", arrival_s=at_s, prompt_tokens=prompt, output_tokens=output)
-        requests.append(SimulatedRequest(trace=trace, text_type="code", slo_class="chat", tbt_target_ms=None))
+    requests = requests_of(rows)
     work = work_of([spec], accepts([spec]), requests, seed=5, session_prefixes=False)
     windows = windows_of(work)
-    server = ServerModel(
-        spec.cost,
-        AcceptDraws(5),
-        max_running_requests=places,
-        max_kv_tokens=kv_tokens,
-        max_context_tokens=8_192,
-        overlaps=overlaps,
-    )
+    server = server_of(spec)
     pending = [number for number, row in enumerate(rows) if row[3]]
     jobs: dict[int, Job] = {}
     seen: set[tuple[int, int]] = set()
