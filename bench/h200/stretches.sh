@@ -99,6 +99,29 @@ stretch_depths() {
   live ramp 5 depth-open
 }
 
+# Two GPUs, 1,640 s, where each board has the cells of one plan after what needs both (planned, without kernels):
+#     0-170   three servers up on the first; on the second those of two-gpus, and two that choose their depth
+#   170-710   two-gpus, 10 cells
+#   710-1250  three-on-one-targets under two seeds on the first, 10 runs; depths under two seeds on the second, 12
+#  1250-1640  other targets on both
+stretch_each() {
+  local fleet second
+  for fleet in depth-chosen depth-open; do on_second "$fleet"; done
+  raise two-gpus three-on-one
+  raise two-gpus two-second
+  raise ramp depth-chosen
+  hold two-gpus three-on-one || true
+  hold two-gpus two-second || true
+  hold ramp depth-chosen || true
+  if ready three-on-one && ready two-second; then live two-gpus 900; fi
+  if ready two-second && ready depth-chosen; then live ramp 370 depth-open; fi &
+  second=$!
+  if ready three-on-one; then live three-on-one-targets 370; fi
+  wait "$second"
+  release three-on-one two-second depth-chosen
+  stretch_targets
+}
+
 # Other targets alone, on two GPUs.
 stretch_targets() {
   local second

@@ -58,7 +58,7 @@ def main() -> int:
 
 def draw(path: Path, seed: int) -> dict[str, dict[str, Any]]:
     """The figures of every cell of a plan under one seed, by the cell's key."""
-    return dict(_simulated(path, load_plan(path).model_copy(update={"seed": seed})))
+    return dict(_simulated(path, load_plan(path).model_copy(update={"seed": seed, "seeds_of": {}})))
 
 
 def _simulated(path: Path, plan: LivePlan) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -67,7 +67,7 @@ def _simulated(path: Path, plan: LivePlan) -> Iterator[tuple[str, dict[str, Any]
         with tempfile.TemporaryDirectory() as scratch:
             _, loaded = with_imposed(path.parent / fleet, plan, Path(scratch), path.parent)
         for cell in (each for each in cells(plan) if each.fleet == fleet):
-            found = simulated_result(loaded, workload(plan, cell, trace, loaded), plan, cell)
+            found = simulated_result(loaded, workload(plan, cell, trace, loaded), cell)
             yield cell.key, {name: found[name] for name in _FIGURES}
 
 

@@ -34,6 +34,7 @@
     targets_ms = [10]
     policies = ["static:none", "min_energy"]     # "direct" sends past the router, to the fleet's first backend
     policies_of = { two-none = ["least_loaded"] }    # of a fleet that has its own, by its file's name
+    seeds_of = { two-none = [1, 2] }    # of a fleet that is measured under several draws of texts and acceptance
 
     [servers]                           # how the fleet is started on a GPU host
     python = "python3"
@@ -42,7 +43,8 @@
     drafts = { dspark-8 = "Qwen3-8B-dspark" }    # folders under --models
     model = "Qwen3-8B"
 
-Every combination of fleet, load, text, target and policy is a cell, in that order of nesting, the policies innermost.
+Every combination of fleet, seed, load, text, target and policy is a cell, in that order of nesting, the policies
+innermost.
 """
 
 from __future__ import annotations
@@ -144,6 +146,7 @@ class LivePlan(FileModel):
     targets_ms: tuple[PositiveFloat, ...] = ()
     policies: tuple[str, ...] = Field(min_length=1)
     policies_of: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    seeds_of: dict[str, Annotated[tuple[int, ...], Field(min_length=1)]] = Field(default_factory=dict)
     accept: dict[str, dict[str, Annotated[float, Field(ge=1)]]] = Field(default_factory=dict)
     survival: dict[str, Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=dict)
     arms: dict[str, StandIn] = Field(default_factory=dict)
@@ -152,9 +155,10 @@ class LivePlan(FileModel):
     @model_validator(mode="after")
     def _known_fleets(self) -> LivePlan:
         stems = [Path(fleet).stem for fleet in self.fleets]
-        for name in self.policies_of:
-            if name not in stems:
-                raise ValueError(f"policies_of names {name!r}; fleets has {', '.join(stems)}")
+        for field, names in (("policies_of", self.policies_of), ("seeds_of", self.seeds_of)):
+            for name in names:
+                if name not in stems:
+                    raise ValueError(f"{field} names {name!r}; fleets has {', '.join(stems)}")
         return self
 
     @property
@@ -165,19 +169,23 @@ class LivePlan(FileModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveCell:
-    """One policy under one load, text and target."""
+    """One policy under one load, text and target, with one draw of what is left to chance."""
 
     fleet: str
     load: Load
     text: Text
     target_ms: float | None
     policy: str
+    seed: int
+    named_seed: bool
+    """Whether the seed tells the cell from others of the plan."""
 
     @property
     def key(self) -> str:
         """Tells cells apart in a file of results."""
         target = f"{self.target_ms:g} ms" if self.target_ms is not None else "no target"
-        return " | ".join((Path(self.fleet).stem, self.load.name, self.text.name, target, self.policy))
+        seed = [f"seed {self.seed}"] if self.named_seed else []
+        return " | ".join((Path(self.fleet).stem, self.load.name, self.text.name, target, self.policy, *seed))
 
 
 def load_plan(path: Path) -> LivePlan:
@@ -187,8 +195,13 @@ def load_plan(path: Path) -> LivePlan:
 
 def cells(plan: LivePlan) -> Iterator[LiveCell]:
     """Every cell of a plan, in order."""
-    for fleet, load, text in itertools.product(plan.fleets, plan.loads, plan.texts):
-        policies = load.policies or plan.policies_of.get(Path(fleet).stem, plan.policies)
-        targets_ms = load.targets_ms or plan.targets_ms or (None,)
-        for target_ms, policy in itertools.product(targets_ms, policies):
-            yield LiveCell(fleet=fleet, load=load, text=text, target_ms=target_ms, policy=policy)
+    for fleet in plan.fleets:
+        own_seeds = plan.seeds_of.get(Path(fleet).stem)
+        for seed, load, text in itertools.product(own_seeds or (plan.seed,), plan.loads, plan.texts):
+            policies = load.policies or plan.policies_of.get(Path(fleet).stem, plan.policies)
+            targets_ms = load.targets_ms or plan.targets_ms or (None,)
+            for target_ms, policy in itertools.product(targets_ms, policies):
+                yield LiveCell(
+                    fleet=fleet, load=load, text=text, target_ms=target_ms, policy=policy, seed=seed,
+                    named_seed=own_seeds is not None,
+                )  # fmt: skip

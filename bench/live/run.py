@@ -7,7 +7,8 @@
     python bench/live/run.py --plan bench/live/one-server.toml --out runs/live --resimulate
 
 Starts the servers of a fleet once, and then for every cell a router of its own; each finished cell is a line of
-OUT/results.jsonl at once, and a later run goes on with what is missing. `--stop-after` ends before a cell that would
+OUT/results.jsonl at once, and a later run goes on with what is missing. Cells of one `static` arm that differ by the
+target alone are one run, since nobody looks at it. `--stop-after` ends before a cell that would
 not fit. Servers that several plans use are started once with `--hold FLEET`, which runs until it is told to end, and
 used with `--running`. See plan.py for the file, README.md for what came out.
 """
@@ -23,7 +24,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,8 @@ from workload import Workload, simulated_result, trace_of, workload
 from selector.errors import SelectorError, UpstreamError, UsageError
 from selector.files.fleet import LoadedFleet
 from selector.files.trace import Trace
-from selector.loadgen.live import LiveResult, read_energy, run_policy, summarise
-from selector.loadgen.replay import LagWatch, Replay
+from selector.loadgen.live import LiveResult, attainment, read_energy, run_policy, summarise
+from selector.loadgen.replay import Answer, LagWatch, Replay
 
 _OVERHEAD_S = 15.0
 """Of a cell beside its arrivals: the router's start, the last answers, the pause."""
@@ -177,7 +178,7 @@ def _resimulate(
             row = finished.get(cell.key)
             if cell.fleet == fleet and row is not None:
                 load = workload(plan, cell, trace, loaded, rate=row["rate"])
-                simulated = simulated_result(loaded, load, plan, cell)
+                simulated = simulated_result(loaded, load, cell)
                 anew[cell.key] = {**row, **compared(row["live"], simulated)}
     lines = "".join(json.dumps(row) + "\n" for row in anew.values())
     results_of(args.out).write_text(lines, encoding="utf-8")
@@ -217,20 +218,25 @@ async def _run_fleet(
         servers = real(plan, loaded, args.models, logs, imposed_lengths(loaded))
     failed = 0
     async with servers as energy_urls:
-        for number, cell in enumerate(left):
+        waiting = list(left)
+        while waiting:
             if not fits(cell_s):
-                print(f"stopping in time; {len(left) - number} cells are left for the next run", flush=True)
+                print(f"stopping in time; {len(waiting)} cells are left for the next run", flush=True)
                 break
+            cell, *waiting = waiting
             load = workload(plan, cell, trace, loaded)
             print(f"{cell.key}: {len(load.timed)} requests", flush=True)
             try:
-                row = await measured(args, plan, cell, load, fleet_file, loaded, energy_urls, scale)
+                row, answers = await measured(args, plan, cell, load, fleet_file, loaded, energy_urls, scale)
             except UpstreamError as broken:
                 print(f"FAILED {cell.key}: {broken}", file=sys.stderr, flush=True)
                 failed += 1
                 continue
+            same = [other for other in waiting if same_run(cell, other, loaded)]
+            waiting = [other for other in waiting if other not in same]
             with results_of(args.out).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+                for each in (row, *(at_another_target(row, answers, other, load, loaded) for other in same)):
+                    file.write(json.dumps(each) + "\n")
             live, error = row["live"], row["error"]
             shown = {name: "-" if value is None else f"{value:+.1%}" for name, value in error.items()}
             energy = f"{live['j_per_accepted_token'] or 0:.4f} J/token ({shown['j_per_accepted_token']} of simulated)"
@@ -249,8 +255,9 @@ async def measured(
     loaded: LoadedFleet,
     energy_urls: Sequence[str],
     scale: float,
-) -> dict[str, Any]:
-    """One cell: live, then simulated. Raises `UpstreamError`."""
+) -> tuple[dict[str, Any], list[Answer]]:
+    """One cell, live, then simulated: its row, and what the router answered. Raises `UpstreamError`."""
+    answers: list[Answer] = []
     board, before, processors = Board(energy_urls, loaded), await engine_totals(loaded), cpu_times()
     sampling = asyncio.create_task(board.follow())
     try:
@@ -264,14 +271,15 @@ async def measured(
                 energy_urls=energy_urls,
                 requests=load.timed,
                 time_scale=scale,
-                seed=plan.seed,
+                seed=cell.seed,
                 decision_log=fleet_file.parent / f"decisions-{name}.jsonl",
+                on_answer=answers.append,
             )
     finally:
         sampling.cancel()
     host_cpu = shares(processors, cpu_times())
-    simulated = simulated_result(loaded, load, plan, cell)
-    return {
+    simulated = simulated_result(loaded, load, cell)
+    row = {
         "key": cell.key,
         "fleet": fleet_file.parent.name,
         "load": cell.load.name,
@@ -290,6 +298,26 @@ async def measured(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
     }
+    return row, answers
+
+
+def same_run(cell: LiveCell, other: LiveCell, loaded: LoadedFleet) -> bool:
+    """Whether the cells differ by a target that nobody looks at: neither their policy nor an engine."""
+    arm = cell.policy.removeprefix("static:")
+    looked_at = arm == cell.policy or any(
+        profile.arms[arm].takes_tbt_target for profile in loaded.profiles.values() if arm in profile.arms
+    )
+    return not looked_at and replace(other, target_ms=cell.target_ms) == cell
+
+
+def at_another_target(
+    row: Mapping[str, Any], answers: Sequence[Answer], other: LiveCell, load: Workload, loaded: LoadedFleet
+) -> dict[str, Any]:
+    """The row of a cell that the same run is of (`same_run`): what differs is who is in time."""
+    live = {**row["live"], "tbt_attainment": attainment(answers, other.target_ms)}
+    own = [replace(request, tbt_target_ms=other.target_ms) for request in load.simulated]
+    simulated = simulated_result(loaded, replace(load, simulated=own), other)
+    return {**row, "key": other.key, "target_ms": other.target_ms, "run_of": row["key"], **compared(live, simulated)}
 
 
 async def _direct(load: Workload, loaded: LoadedFleet, energy_urls: Sequence[str], scale: float) -> LiveResult:

@@ -98,10 +98,10 @@ def rate_for(running: float, trace: Trace, plan: LivePlan, cell: LiveCell, loade
 
 def _mean_running(requests: Sequence[SimulatedRequest], loaded: LoadedFleet, plan: LivePlan, cell: LiveCell) -> float:
     """Requests in the system over the time of arrivals, by simulation: of the cell's arm, where its policy is one."""
-    context = loaded.policy_context(plan.seed)
+    context = loaded.policy_context(cell.seed)
     name = policy_of(cell, loaded)
     policy = load_policy_file(name if name.startswith("static:") else "least_loaded").make({}, context)
-    run = Simulation(context, policy, true_acceptance(loaded), seed=plan.seed).run(requests)
+    run = Simulation(context, policy, true_acceptance(loaded), seed=cell.seed).run(requests)
     inside = sum(
         min(record.outcome.finished_s, plan.seconds) - record.outcome.dispatched_s
         for record in run.records
@@ -118,7 +118,7 @@ def workload(
     coming = warped(trace.requests, rates, plan.seconds)
     simulated = _simulated(coming, plan, cell)
     return Workload(
-        timed=[_timed(number, request, plan) for number, request in enumerate(simulated)],
+        timed=[_timed(number, request, cell.seed) for number, request in enumerate(simulated)],
         simulated=simulated,
         rate=rates[0][1] if len(rates) == 1 else None,
     )
@@ -135,7 +135,7 @@ def _rate(
 
 def _simulated(coming: Sequence[TraceRequest], plan: LivePlan, cell: LiveCell) -> list[SimulatedRequest]:
     early = sum(each.arrival_s < plan.seconds / 2 for each in coming) if cell.text.then else len(coming)
-    typed = [*_typed(coming[:early], cell.text.mix, plan), *_typed(coming[early:], cell.text.then, plan)]
+    typed = [*_typed(coming[:early], cell.text.mix, cell), *_typed(coming[early:], cell.text.then, cell)]
     return [
         SimulatedRequest(
             # With dummy weights an answer ends where its request says, so servers and router know its length.
@@ -148,16 +148,16 @@ def _simulated(coming: Sequence[TraceRequest], plan: LivePlan, cell: LiveCell) -
     ]
 
 
-def _typed(coming: Sequence[TraceRequest], mix: Mapping[str, float], plan: LivePlan) -> Sequence[TraceRequest]:
+def _typed(coming: Sequence[TraceRequest], mix: Mapping[str, float], cell: LiveCell) -> Sequence[TraceRequest]:
     if not coming:
         return ()
     total = sum(mix.values())
     bare = Trace(name="live", kind="live", requests=tuple(replace(each, text_type=None) for each in coming))
-    return with_text_types(bare, {name: share / total for name, share in mix.items()}, plan.seed).requests
+    return with_text_types(bare, {name: share / total for name, share in mix.items()}, cell.seed).requests
 
 
-def _timed(number: int, request: SimulatedRequest, plan: LivePlan) -> TimedRequest:
-    draw = random.Random(f"live:{plan.seed}:{number}")
+def _timed(number: int, request: SimulatedRequest, seed: int) -> TimedRequest:
+    draw = random.Random(f"live:{seed}:{number}")
     headers = {
         "x-text-type": request.text_type,
         # Emulated servers are told what the plugin reads from the rid.
@@ -176,7 +176,7 @@ def _timed(number: int, request: SimulatedRequest, plan: LivePlan) -> TimedReque
                 "max_new_tokens": request.trace.output_tokens, "ignore_eos": True, "temperature": 0,
             },
             "stream": True,
-            "rid": f"{plan.seed % 1000:03d}{number:06d}-{request.text_type}",
+            "rid": f"{seed % 1000:03d}{number:06d}-{request.text_type}",
         },
         headers=headers,
         text_type=request.text_type,
@@ -189,6 +189,6 @@ def policy_of(cell: LiveCell, loaded: LoadedFleet) -> str:
     return f"static:{loaded.fleet.backends[0].arm}" if cell.policy == DIRECT else cell.policy
 
 
-def simulated_result(loaded: LoadedFleet, load: Workload, plan: LivePlan, cell: LiveCell) -> dict[str, object]:
+def simulated_result(loaded: LoadedFleet, load: Workload, cell: LiveCell) -> dict[str, object]:
     """The same requests in the simulator, as the numbers that a live result has too."""
-    return simulate_policy(loaded, load.simulated, policy_of(cell, loaded), seed=plan.seed).model_dump()
+    return simulate_policy(loaded, load.simulated, policy_of(cell, loaded), seed=cell.seed).model_dump()

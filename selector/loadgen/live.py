@@ -12,7 +12,7 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,11 +182,6 @@ def summarise(
     done = [answer for answer in answers if answer.error is None]
     failed = [answer for answer in answers if answer.error is not None]
     tokens = sum(answer.tokens for answer in done)
-    judged = [
-        answer.error is None and (answer.tbt_ms or 0.0) <= answer.request.tbt_target_ms
-        for answer in answers
-        if answer.request.tbt_target_ms is not None and (answer.tbt_ms is not None or answer.error is not None)
-    ]
     by_arm: dict[str, int] = {}
     for answer in answers:
         if answer.arm is not None:
@@ -207,7 +202,7 @@ def summarise(
         idle_j=_difference(after.idle_j, before.idle_j),
         j_per_accepted_token=energy_j / tokens if tokens else None,
         decode_j_per_accepted_token=decode_j / tokens if tokens and decode_j is not None else None,
-        tbt_attainment=sum(judged) / len(judged) if judged else None,
+        tbt_attainment=attainment(answers),
         tbt_p50_ms=quantile(tbt, 0.5),
         tbt_p99_ms=quantile(tbt, 0.99),
         ttft_p50_ms=quantile(ttft, 0.5),
@@ -216,6 +211,20 @@ def summarise(
         duration_s=max((answer.finished_s for answer in answers), default=0.0),
         client_lag_p99_ms=quantile(lags_ms, 0.99) or 0.0,
     )
+
+
+def attainment(answers: Iterable[Answer], target_ms: float | None = None) -> float | None:
+    """Share of the answers within their targets, or within the one that is given; a failed one is a miss.
+
+    `None` where no answer with a target has a TBT or failed.
+    """
+    judged = [
+        answer.error is None and (answer.tbt_ms or 0.0) <= target
+        for answer in answers
+        if (target := target_ms or answer.request.tbt_target_ms) is not None
+        and (answer.tbt_ms is not None or answer.error is not None)
+    ]
+    return sum(judged) / len(judged) if judged else None
 
 
 def _difference(after: float | None, before: float | None) -> float | None:

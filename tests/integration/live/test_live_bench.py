@@ -277,6 +277,40 @@ flags = ["--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "5"]
 """
 
 
+def test_one_run_of_a_fixed_arm_stands_for_every_target_and_each_seed_draws_anew(plan: Path) -> None:
+    text = PLAN.format(policies='["min_energy", "static:dspark-8"]').replace("[10]", "[1000, 0.001, 10]")
+    (plan / "plan.toml").write_text(text.replace("\n[[loads]]", "seeds_of = { fleet = [1, 5] }\n\n[[loads]]"))
+    ran = run(plan, "--emulate")
+    assert ran.returncode == 0, ran.stderr
+    found = {(row["policy"], row["key"].rpartition("| ")[2], row["target_ms"]): row for row in rows(plan)}
+    assert len(found) == 12
+    for seed in ("seed 1", "seed 5"):
+        loose, tight, _ = (found["static:dspark-8", seed, target] for target in (1000, 0.001, 10))
+        assert (loose["live"]["tbt_attainment"], loose["simulated"]["tbt_attainment"]) == (1.0, 1.0)
+        assert (tight["live"]["tbt_attainment"], tight["simulated"]["tbt_attainment"]) == (0.0, 0.0)
+        assert tight["run_of"] == loose["key"] and tight["live"]["energy_j"] == loose["live"]["energy_j"]
+        assert not any("run_of" in found["min_energy", seed, target] for target in (1000, 0.001, 10))
+    one, other = (found["static:dspark-8", seed, 10]["simulated"] for seed in ("seed 1", "seed 5"))
+    assert one["tbt_p50_ms"] != other["tbt_p50_ms"]
+
+
+def test_an_engine_that_goes_by_the_target_is_run_at_each(plan: Path) -> None:
+    fleet, file = plan / "fleet.toml", plan / "plan.toml"
+    fleet.write_text(fleet.read_text().replace('"dspark-8"', '"eagle3-plugin"'))
+    text = PLAN.format(policies='["static:eagle3-plugin"]').replace("[10]", "[10, 25]")
+    file.write_text(text.replace("\n[servers]", STAND_IN + "\n[servers]"))
+    assert run(plan, "--emulate").returncode == 0
+    assert [("run_of" in row, row["target_ms"]) for row in rows(plan)] == [(False, 10.0), (False, 25.0)]
+
+
+def test_seeds_of_a_fleet_that_is_not_there_are_refused(plan: Path) -> None:
+    for seeds, wrong in (("{ flet = [1] }", "seeds_of names 'flet'"), ("{ fleet = [] }", "seeds_of")):
+        text = PLAN.format(policies='["min_energy"]').replace("\n[[loads]]", f"seeds_of = {seeds}\n\n[[loads]]", 1)
+        (plan / "plan.toml").write_text(text)
+        refused = run(plan, "--list")
+        assert refused.returncode == 2 and wrong in refused.stderr
+
+
 def test_an_arm_that_no_profile_has_is_served_with_the_costs_of_another(plan: Path) -> None:
     fleet, file = plan / "fleet.toml", plan / "plan.toml"
     fleet.write_text(fleet.read_text().replace('"dspark-8"', '"eagle3-plugin"'))
@@ -304,7 +338,7 @@ def test_the_ramp_of_depths_names_servers_that_can_be_started(tmp_path: Path) ->
     listed = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     assert listed.returncode == 0, listed.stderr
     ramp = [line for line in listed.stdout.splitlines() if "| code, then romansh |" in line]
-    arms = [line.rpartition("static:")[2] for line in ramp]
+    arms = [line.rpartition("static:")[2].removesuffix(" | seed 1") for line in ramp if "seed 2" not in line]
     assert arms == [
         *("none", "eagle3-k1", "eagle3-k3"),
         *("eagle3-plugin", "eagle3-exported"),

@@ -13,6 +13,10 @@ LIVE = Path(__file__).parents[3] / "bench" / "live"
 FIRST, SECOND = "four-on-one", "four-on-second"
 
 
+PAIR = "three-on-one", "two-second"
+"""What the stretch `each` holds up for two GPUs."""
+
+
 def servers(fleet: str, *, on_second: bool = False) -> set[tuple[object, ...]]:
     """What a server has to agree in; `on_second`, as a stretch for two GPUs moves the fleet."""
     found: set[tuple[object, ...]] = set()
@@ -29,6 +33,8 @@ def servers(fleet: str, *, on_second: bool = False) -> set[tuple[object, ...]]:
     ("plan", "held", "on_second"),
     [
         ("two-gpus", (FIRST, SECOND), False),
+        ("two-gpus", PAIR, False),
+        ("three-on-one-targets", PAIR, False),
         ("three-on-one", (FIRST,), False),
         ("three-on-one-targets", (FIRST,), False),
         ("router-cost", (FIRST,), False),
@@ -39,3 +45,9 @@ def test_a_plan_asks_for_servers_that_are_held_up(plan: str, held: tuple[str, ..
     up = {server for fleet in held for server in servers(fleet)}
     for fleet in tomllib.loads((LIVE / f"{plan}.toml").read_text(encoding="utf-8"))["fleets"]:
         assert servers(Path(fleet).stem, on_second=on_second) <= up
+
+
+def test_depths_on_the_second_gpu_use_the_eagle3_server_that_two_gpus_use() -> None:
+    up = servers("two-second") | servers("depth-chosen", on_second=True)
+    assert servers("depth-open", on_second=True) <= up
+    assert len({server[0] for server in up}) == len(up) == 4

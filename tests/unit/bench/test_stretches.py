@@ -78,3 +78,24 @@ def test_servers_that_do_not_start_cost_their_own_cells_alone(missing: list[str]
     done = steps("pair", *missing)
     assert sorted(live(done)) == sorted(measured)
     assert "sweep compact on 0" in done and "model Qwen3-14B on 1" in done and "model gemma-4-12B-it on 0" in done
+
+
+def test_each_board_has_a_plan_of_its_own_after_what_needs_both() -> None:
+    done = steps("each")
+    assert live(done)[0] == "two-gpus"
+    assert sorted(live(done)[1:]) == ["ramp depth-open", "three-on-one-targets"]
+    assert done.index("on_second depth-open") < done.index("raise ramp depth-chosen")
+    first_model = next(number for number, line in enumerate(done) if line.startswith("model "))
+    assert done.index("release three-on-one two-second depth-chosen") < first_model
+
+
+@pytest.mark.parametrize(
+    ("missing", "left"),
+    [
+        ("depth-chosen", ["two-gpus", "three-on-one-targets"]),
+        ("two-second", ["three-on-one-targets"]),
+        ("three-on-one", ["ramp depth-open"]),
+    ],
+)
+def test_each_goes_on_with_the_servers_that_came_up(missing: str, left: list[str]) -> None:
+    assert live(steps("each", missing)) == left
