@@ -5,6 +5,7 @@
 
 Grids: `first` is batch 1, 8, 32, 64 x 512 and 2048 tokens and 8 x 8192; `reduced` is batch 1, 8, 32, 64 x 512 and
 8 x 2048, without `none` again at the end; `full` is batch 1, 2, 4, 8, 16, 32, 64 x 512, 2048, 8192, and 32768 up to 8.
+Batches that an arm has no memory for are left out.
 `--no-graphs` switches CUDA graphs off, for a profile of its own. The sweep resumes: a larger plan over the same
 OUT measures only what is missing.
 """
@@ -18,9 +19,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-COMMON = (
-    "--mem-fraction-static", "0.80", "--max-running-requests", "64", "--chunked-prefill-size", "8192",
-)  # fmt: skip
+MOST = 64
+"""Requests that a server runs at once, where they have room."""
 MEASURING = (
     "--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache", "--skip-server-warmup",
     "--sampling-backend", "pytorch", "--grammar-backend", "none", "--random-seed", "1", "--log-level", "warning",
@@ -49,6 +49,12 @@ LONGER_CONTEXT = ("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "1")
 CONTEXT_LENGTH = 36864
 ADAPTIVE_WIDTH = 8
 """Widest verification of SGLang's default adaptive candidates: 7 steps and the bonus token."""
+MOST_RUNNING = {"gemma-4-31B-it": 32}
+"""Of targets whose KV pool of sliding windows has no place for more beside the weights: all their arms run fewer."""
+MOST_RUNNING_OF = {("Qwen3.6-27B", "dspark-17"): 16}
+"""Of arms that need more: a GDN hybrid keeps a state, here of 151 MB, for every token that a request verifies."""
+SMALL_WINDOWS = ("SGLANG_SWA_EVICTION_INTERVAL", "16")
+"""Where windows are short of memory: SGLang keeps so many steps more of each than it needs, 128 by default."""
 FULL_ATTENTION_3 = ("Qwen3", "Llama")
 """Targets whose attention runs on the backend that SGLang takes on Hopper; named, so that all arms have it."""
 
@@ -64,6 +70,8 @@ class Drafter:
     draft: str | None = None
     steps: int | None = None
     max_context: int | None = None
+    most_running: int | None = None
+    """Fewer than the target's other arms, if any."""
     flags: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
 
@@ -105,7 +113,24 @@ def drafters(target: str, models: Path) -> list[Drafter]:
                     accept=default.accept, draft=dspark, flags=default.flags, env=env,
                 )
             )  # fmt: skip
-    return [_limited(arm, models) for arm in found]
+    return [_limited(_within_memory(arm, target), models) for arm in found]
+
+
+def _within_memory(arm: Drafter, target: str) -> Drafter:
+    """The arm as it starts beside the target's weights."""
+    if target in MOST_RUNNING:
+        arm = replace(arm, env=(*arm.env, SMALL_WINDOWS))
+    most = MOST_RUNNING_OF.get((target, arm.name))
+    return arm if most is None else replace(arm, most_running=most, flags=(*arm.flags, *_running(most)))
+
+
+def _running(most: int) -> tuple[str, str]:
+    return "--max-running-requests", str(most)
+
+
+def _memory(most: int) -> tuple[str, ...]:
+    """What bounds a server's memory, alike for all arms of a target."""
+    return "--mem-fraction-static", "0.80", *_running(most), "--chunked-prefill-size", "8192"
 
 
 def _limited(arm: Drafter, models: Path) -> Drafter:
@@ -164,7 +189,8 @@ def _config(folder: Path) -> dict[str, object]:
 
 def toml(target: str, arms: Sequence[Drafter], args: argparse.Namespace) -> str:
     """The sweep file."""
-    grid = GRIDS[args.grid]
+    most = MOST_RUNNING.get(target, MOST)
+    grid = [([batch for batch in some if batch <= most], tokens) for some, tokens in GRIDS[args.grid]]
     batches = sorted({batch for some, _ in grid for batch in some})
     # Graphs of the measured batches are for measuring, as nothing is padded; a server captures a dense list by itself.
     graphs = () if args.no_graphs else ("--cuda-graph-bs-decode", *map(str, batches))
@@ -179,14 +205,20 @@ def toml(target: str, arms: Sequence[Drafter], args: argparse.Namespace) -> str:
         f'output_name = "{name}"',
         f'\n[target]\nname = "{target}"\nmodel = "{target}"\nweights = "dummy"',
         '\n[gpu]\nname = "H200"\nindices = [0]\npeak_tflops = 989\nbandwidth_tb_s = 4.8',
-        f"\n[server]\ncontext_length = {CONTEXT_LENGTH}\nflags = {_list((*COMMON, *attention, *without))}",
+        f"\n[server]\ncontext_length = {CONTEXT_LENGTH}\nflags = {_list((*_memory(most), *attention, *without))}",
         f"measuring_flags = {_list((*MEASURING, *graphs, *prefill))}\nstartup_timeout_s = 400",
         f'\n[decode]\nmethod = "steady"\nwindow_s = 5.3\nrepeats = {args.repeats}\ncooldown_s = 0.5',
         f"\n[prefill]\n{settings}",
     ]
-    lines += [f"\n[[grid]]\nbatches = {some}\nprompt_tokens = {tokens}" for some, tokens in grid]
+    for own_most in dict.fromkeys(arm.most_running for arm in arms):
+        names = [arm.name for arm in arms if arm.most_running == own_most]
+        for some, tokens in grid:
+            fitting = [batch for batch in some if batch <= (own_most or most)]
+            lines.append(f"\n[[grid]]\nbatches = {fitting}\nprompt_tokens = {tokens}")
+            if len(names) < len(arms):
+                lines.append(f"arms = {_list(names)}")
     if args.grid != "reduced":  # another launch
-        lines.append("\n[drift]\nbatches = [1, 64]\nprompt_tokens = [512]")
+        lines.append(f"\n[drift]\nbatches = [1, {most}]\nprompt_tokens = [512]")
     for arm in arms:
         lines.append(
             f'\n[[arms]]\nname = "{arm.name}"\nalgorithm = "{arm.algorithm}"\nverify_tokens = {arm.verify_tokens}'

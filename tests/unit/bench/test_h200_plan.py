@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from selector.profiler.config import load_config
+from selector.profiler.plan import DecodeStep, plan
 
 SCRIPT = Path(__file__).parents[3] / "bench" / "h200" / "plan.py"
 
@@ -22,6 +23,8 @@ def models(tmp_path: Path) -> Path:
         "Qwen3-14B-dflash": '{"block_size": 16}',
         "Qwen3-14B-eagle3": '{"max_position_embeddings": 2048}',
         "Qwen3.6-27B": "{}",
+        "Qwen3.6-27B-dspark": '{"block_size": 16}',
+        "gemma-4-31B-it": "{}",
         "Qwen3.6-27B-eagle3": "{}",
     }.items():
         (tmp_path / folder).mkdir()
@@ -85,3 +88,24 @@ def test_patterns_choose_arms_in_their_order_and_may_fit_none(models: Path) -> N
 def test_what_is_not_there_is_refused(models: Path) -> None:
     assert "has no Llama/config.json" in run("Llama", "--models", models).stderr
     assert "no arm dspark-9" in run("Qwen3-14B", "--models", models, "--arms", "none,dspark-9").stderr
+
+
+def test_an_arm_is_asked_for_no_batch_that_its_memory_has_no_place_for(models: Path) -> None:
+    (models / "a.toml").write_text(run("Qwen3.6-27B", "--models", models, "--arms", "none,dspark-17,mtp-k1").stdout)
+    config = load_config(models / "a.toml")
+    batches = {arm.name: set() for arm in config.arms}  # type: dict[str, set[int]]
+    for launch in plan(config, metered=False):
+        assert launch.arm is not None
+        batches[launch.arm.name] |= {step.batch for step in launch.steps if isinstance(step, DecodeStep)}
+    assert batches == {"none": {1, 8, 32, 64}, "dspark-17": {1, 8}, "mtp-k1": {1, 8, 32, 64}}
+    assert config.arm("dspark-17").flags[-2:] == ("--max-running-requests", "16")
+    assert config.arm("mtp-k1").env == {} and config.server.flags[2:4] == ("--max-running-requests", "64")
+
+
+def test_a_target_of_sliding_windows_runs_as_many_as_their_pool_holds(models: Path) -> None:
+    (models / "a.toml").write_text(run("gemma-4-31B-it", "--models", models, "--grid", "full").stdout)
+    config = load_config(models / "a.toml")
+    assert config.server.flags[2:4] == ("--max-running-requests", "32")
+    assert max(batch for part in config.grid for batch in part.batches) == 32
+    assert config.drift is not None and config.drift.batches == (1, 32)
+    assert all(arm.env["SGLANG_SWA_EVICTION_INTERVAL"] == "16" for arm in config.arms)
