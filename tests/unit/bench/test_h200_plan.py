@@ -23,7 +23,6 @@ def models(tmp_path: Path) -> Path:
         "Qwen3-14B-dflash": '{"block_size": 16}',
         "Qwen3-14B-eagle3": '{"max_position_embeddings": 2048}',
         "Qwen3.6-27B": "{}",
-        "Qwen3.6-27B-dspark": '{"block_size": 16}',
         "gemma-4-31B-it": "{}",
         "Qwen3.6-27B-eagle3": "{}",
     }.items():
@@ -91,6 +90,8 @@ def test_what_is_not_there_is_refused(models: Path) -> None:
 
 
 def test_an_arm_is_asked_for_no_batch_that_its_memory_has_no_place_for(models: Path) -> None:
+    (models / "Qwen3.6-27B-dspark").mkdir()
+    (models / "Qwen3.6-27B-dspark" / "config.json").write_text('{"block_size": 16}')
     (models / "a.toml").write_text(run("Qwen3.6-27B", "--models", models, "--arms", "none,dspark-17,mtp-k1").stdout)
     config = load_config(models / "a.toml")
     batches = {arm.name: set() for arm in config.arms}  # type: dict[str, set[int]]
