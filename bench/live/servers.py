@@ -91,6 +91,7 @@ async def started(
             if plan.servers.at_once:
                 await _ready(server, session, plan, clock)
             await _warm_up(session, server.url, plan)
+            await SglangClient(session, server.url, clock.now).freeze_gc()
             wanted = {name: length for name, length in accept.get(server.arm, {}).items() if name in plan.text_types}
             if server.arm not in plan.servers.unchecked:
                 for number, (name, length) in enumerate(wanted.items()):

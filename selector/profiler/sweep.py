@@ -133,7 +133,7 @@ class Sweep:
         try:
             async with self._bench.launcher.launch(launch.arm) as server:
                 self._pace.launched(server.launch_s)
-                await self._warm_up(server)
+                await self._warm_up(server, launch.arm)
                 self._allow_present(server)
                 origin = self._origin(server, label, await server.client.engine())
                 try:
@@ -198,11 +198,13 @@ class Sweep:
         if self._bench.meter is not None and not running:
             self._bench.meter.allow_processes(lambda pid: False)
 
-    async def _warm_up(self, server: RunningServer) -> None:
+    async def _warm_up(self, server: RunningServer, arm: SweepArm) -> None:
         """Lets the server do once what it does lazily: compile kernels, open its GPU contexts."""
         prompts = random_prompts("warm-up", 1, _WARM_UP_TOKENS, self._bench.vocab_size)
         await server.client.generate(prompts, _WARM_UP_TOKENS)
         await server.client.step_totals()
+        if self._config.running(arm) is None:
+            await server.client.freeze_gc()
 
     def _allow_present(self, server: RunningServer) -> None:
         """The warm server's processes may use the GPU: those there now, and whatever its process group adds.

@@ -25,6 +25,7 @@ import openai
 import pytest
 
 from selector.core.types import TEXT_TYPES
+from selector.profiler.client import SglangClient, open_session
 from tests.profiles import MADE_UP, made_up_document
 
 KIT = os.environ.get("TEST_SGLANG_KIT")
@@ -247,3 +248,10 @@ def test_leaving_a_stream_stops_the_server_from_generating(served: Served) -> No
         assert time.monotonic() < deadline_s
         time.sleep(0.2)  # another process: there is nothing to wait on
     assert last_outcome(served)["finish"] == "cancelled"
+
+
+async def test_the_engine_knows_the_call_that_spares_it_long_garbage_collections(served: Served) -> None:
+    async with open_session() as session:
+        assert await SglangClient(session, served.direct, time.monotonic).freeze_gc()
+        assert not await SglangClient(session, served.routed, time.monotonic).freeze_gc()
+    assert fetch(served.direct, "/v1/chat/completions", CHAT)[0] == 200

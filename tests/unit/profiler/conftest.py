@@ -144,6 +144,9 @@ class FakeSglang:
     """Whether it lets its settings be changed."""
     told: list[dict[str, float]] = field(default_factory=list)
     """What it was told to change."""
+    frozen_after: list[int] = field(default_factory=list)
+    """Batches answered each time it was told to leave what there is out of its garbage collection."""
+    can_freeze: bool = True
 
     def __post_init__(self) -> None:
         self._busy = asyncio.Lock()
@@ -165,6 +168,7 @@ class FakeSglang:
                 web.post("/abort_request", self._abort),
                 web.get("/server_info", self._info),
                 web.post("/set_internal_state", self._set_internal_state),
+                *([web.post("/freeze_gc", self._freeze_gc)] if self.can_freeze else []),
             ]
         )
         return app
@@ -181,6 +185,10 @@ class FakeSglang:
         if self.verdict:
             self.costs.budget_frac = self.told[-1]["dspark_force_budget_frac"]
         return web.json_response([self.verdict])
+
+    async def _freeze_gc(self, request: web.Request) -> web.Response:
+        self.frozen_after.append(len(self.generations))
+        return web.Response(text="Garbage collection frozen.")
 
     def _check(self, request: web.Request) -> None:
         if self.dead and request.transport is not None:

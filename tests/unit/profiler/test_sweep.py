@@ -124,6 +124,25 @@ EVERYTHING = [
 ]
 
 
+async def test_servers_do_not_stand_still_for_garbage_collection_in_a_cell(run, launcher) -> None:
+    await run(config())
+    assert [server.frozen_after for server in launcher.servers] == [[1], [1], [1], [1]]
+
+
+async def test_a_server_that_was_running_before_is_not_told_to_freeze(run, launcher) -> None:
+    arm = config().arm("eagle3-k2").model_dump() | {"url": "http://127.0.0.1:1"}  # the fake launcher asks nobody
+    settings = config().model_dump() | {"arms": [arm], "idle": None, "drift": None}
+    await run(SweepConfig.model_validate(settings))
+    assert [server.frozen_after for server in launcher.servers] == [[]]
+
+
+async def test_a_server_without_that_call_is_measured_all_the_same(run, launcher) -> None:
+    launcher.prepare = lambda arm, server: setattr(server, "can_freeze", False)
+    result = await run(config())
+    assert (result.measured, result.failed) == (len(EVERYTHING), 0)
+    assert [server.frozen_after for server in launcher.servers] == [[], [], [], []]
+
+
 async def test_a_sweep_measures_everything_in_order(run, tmp_path, launcher) -> None:
     watcher = Watcher()
     result = await run(config(), watcher)
