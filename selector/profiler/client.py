@@ -152,8 +152,9 @@ class SglangClient:
             raise UpstreamError(f"the server refuses {name} = {value:g} ({verdicts!r}); is the arm launched for it?")
 
     async def freeze_gc(self) -> bool:
-        """Takes what the server's processes have made so far out of Python's garbage collection, as SGLang advises after
-        warm-up: else they stand still for half a second whenever all of it is looked through. Whether the server can.
+        """Keeps what a warm server's processes have made out of Python's garbage collection; whether the server can.
+
+        Else they stand still for half a second whenever all of it is looked through. SGLang advises the call.
         """
         status, _ = await self._exchange("POST", "/freeze_gc", None)
         return status == 200
