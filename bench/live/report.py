@@ -92,7 +92,7 @@ def _cell_table(rows: Iterable[Row]) -> Table:
             row["load"],
             row["text"],
             "-" if row["target_ms"] is None else f"{row['target_ms']:g} ms",
-            row["policy"],
+            f"{row['policy']}, seed {row['seed']}" if "seed" in row else row["policy"],
             _with_error(row, "j_per_accepted_token", 4),
             f"{live['energy_j'] / live['duration_s']:.0f}" if live["duration_s"] else "-",
             "-" if live["tbt_attainment"] is None else f"{live['tbt_attainment']:.1%}",

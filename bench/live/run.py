@@ -179,7 +179,7 @@ def _resimulate(
             if cell.fleet == fleet and row is not None:
                 load = workload(plan, cell, trace, loaded, rate=row["rate"])
                 simulated = simulated_result(loaded, load, cell)
-                anew[cell.key] = {**row, **compared(row["live"], simulated)}
+                anew[cell.key] = {**row, "seed": cell.seed, **compared(row["live"], simulated)}
     lines = "".join(json.dumps(row) + "\n" for row in anew.values())
     results_of(args.out).write_text(lines, encoding="utf-8")
     print_report(anew.values(), {args.plan: plan})
@@ -286,6 +286,7 @@ async def measured(
         "text": cell.text.name,
         "target_ms": cell.target_ms,
         "policy": cell.policy,
+        "seed": cell.seed,
         "servers": "emulated" if args.emulate else "real",
         "requests_sent": len(load.timed),
         "rate": load.rate,
