@@ -5,6 +5,7 @@ two name the same flag, the later one wins, so that a backend's limit replaces t
 
 Servers that share a GPU each get a `--mem-fraction-static` that counts the servers started before them, as SGLang
 measures what it may take against what is still free, and a `--nccl-port` of their own. They must start one by one.
+Servers that share a machine get `--sleep-on-idle`: one that is idle else keeps a processor busy, and the others wait.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ def _command(
         others = ", ".join(loaded.fleet.backends[other].name for other in sharing if other != index)
         notes.append(f"shares a GPU with {others}: start them one after another, in this order")
     machine, env = _placement(backend, notes)
+    if any(other is not backend and machine in _machines(other) for other in loaded.fleet.backends):
+        flags.append("--sleep-on-idle")
     env |= {name: _filled(value, paths) for name, value in arm.launch.env.items()}
     if backend.url is None:
         notes.append("the fleet file gives no url: the port is a proposal, `serve` needs it as url")
@@ -120,15 +123,19 @@ def _command(
 
 def _placement(backend: Backend, notes: list[str]) -> tuple[str | None, dict[str, str]]:
     """The machine, and the environment that shows a server its GPUs alone."""
-    places = [gpu.rpartition(":") for gpu in backend.gpus]
-    machines = {machine for machine, _, _ in places}
+    machines = _machines(backend)
     if "" in machines:
         notes.append("a GPU id is not machine:index: set CUDA_VISIBLE_DEVICES yourself")
         return None, {}
     if len(machines) > 1:
         notes.append(f"spans {', '.join(sorted(machines))}: add SGLang's flags for several nodes yourself")
         return None, {}
-    return machines.pop(), {"CUDA_VISIBLE_DEVICES": ",".join(index for _, _, index in places)}
+    return machines.pop(), {"CUDA_VISIBLE_DEVICES": ",".join(gpu.rpartition(":")[2] for gpu in backend.gpus)}
+
+
+def _machines(backend: Backend) -> set[str]:
+    """Names before the index of its GPU ids; the empty one where an id has none."""
+    return {gpu.rpartition(":")[0] for gpu in backend.gpus}
 
 
 def _sharing(backends: Sequence[Backend], index: int) -> list[int]:

@@ -12,6 +12,9 @@ from selector.files.fleet import LoadedFleet, parse_fleet
 from selector.files.launch import LaunchCommand, launch_commands
 from tests.profiles import PROFILE, sparse_document
 
+SWITCHES = frozenset({"--sleep-on-idle"})
+"""Flags without a value."""
+
 
 def backend(name: str, arm: str, gpus: str = '["host0:0"]', profile: str = PROFILE, more: str = "") -> str:
     return f'[[backends]]\nname = "{name}"\narm = "{arm}"\ngpus = {gpus}\nprofile = "{profile}"\n{more}\n'
@@ -28,10 +31,13 @@ def flags(command: LaunchCommand) -> dict[str, str]:
     """Flags and values of the command as a shell would hand them on, each exactly once."""
     words = shlex.split(command.shell)
     start = words.index("sglang.launch_server") + 1
-    names, values = words[start::2], words[start + 1 :: 2]
+    alone = [word for word in words[start:] if word in SWITCHES]
+    words = [word for word in words[start:] if word not in SWITCHES]
+    assert len(set(alone)) == len(alone)
+    names, values = words[::2], words[1::2]
     assert all(name.startswith("--") for name in names)
     assert len(set(names)) == len(names)
-    return dict(zip(names, values, strict=True))
+    return dict(zip(names, values, strict=True)) | dict.fromkeys(alone, "")
 
 
 def test_the_plain_arm() -> None:
@@ -98,6 +104,13 @@ def test_servers_on_one_gpu_share_its_memory_and_nothing_else() -> None:
     nccl = [flags(command).get("--nccl-port") for command in shared]
     assert nccl == ["29501", "29502", "29503", None], "29500 is a server's own port"
     assert "shares a GPU with b0, b2" in shared[1].notes[0]
+
+
+def test_an_idle_server_leaves_the_processors_to_others_of_its_machine() -> None:
+    gpus = ['["host0:0"]', '["host0:1"]', '["host1:0"]', '["gpu-a"]', '["gpu-b"]']
+    told = commands(*(backend(f"b{number}", "none", gpus=each) for number, each in enumerate(gpus)))
+    # Ids without a machine do not tell who is beside whom.
+    assert ["--sleep-on-idle" in flags(command) for command in told] == [True, True, False, False, False]
 
 
 def test_the_api_key_is_taken_from_the_environment_not_written_out() -> None:
