@@ -2,8 +2,9 @@
 
 Their shares are those of the rates. A pool runs k equal backends; the rates are scaled by the one factor at which N
 requests are in the system. Score: joules per token, idle power of the fleet included, since it is spent while they
-wait, in the mean over how the pools' parts of the N come and go (`closedpools`). Places are given in the order of the
-rates: with equal shares, mixed texts cost up to 4 % more.
+wait, in the mean over how the pools' parts of the N come and go (`closedpools`). Clients of a single demand are split
+between arms (`closedsplit`). With several demands places are given in the order of the rates: with equal shares, mixed
+texts cost up to 4 % more.
 
 In the fluid limit this is to minimise, pool by pool, joules per token + (P_idle of the fleet / N) · TBT: a request in
 the system is charged its part of the idle power.
@@ -11,17 +12,20 @@ the system is charged its part of the idle power.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from selector.core.assignment import Assignment, Held
 from selector.core.closedpools import ClosedPool, mean_run
+from selector.core.closedsplit import rate, split
 from selector.core.plan import VIOLATION_J_PER_TOKEN, Plan
 from selector.core.plansearch import clearly_less
 from selector.core.poolload import PoolCurve
 
 _MOST_SWAYING = 512
 """Requests in the system up to which a score counts that pools' parts of them come and go: of more it is little."""
+_NONE = 1e-6
+"""Requests up to which a pool counts as unused."""
 _BISECTIONS = 14
 _CLEARLY_FRAC = 1e-6
 """By what share of the joules another number of backends must save to be taken."""
@@ -32,11 +36,11 @@ def closed_plan(assignment: Assignment, population: float, idle_w: float) -> Pla
 
     `population` is above 0; `idle_w` is the idle power of the whole fleet.
     """
-    held, _ = assignment.in_order(1.0, limited=False)
-    within = sum(pool.backends * pool.curve.full.batch for pool in held) >= population and _holds(held, population)
-    if not within:
-        held = _overflowing(assignment, population)
-        within = _holds(held, population) or all(demand.tbt_target_ms is None for demand in assignment.demands)
+    if len(assignment.demands) == 1:
+        held, within = _split(assignment, population, idle_w)
+    else:
+        held, within = _in_order(assignment, population)
+    divided = len(assignment.demands) == 1 and len(held) > 1
     rates = sum(pool.tokens_per_s for pool in held) or 1.0
     score, scale, backends = _Sharing(held, population, idle_w).best()
     batches = [pool.curve.at(scale * pool.tokens_per_s / count)[0] for pool, count in zip(held, backends, strict=True)]
@@ -54,9 +58,11 @@ def closed_plan(assignment: Assignment, population: float, idle_w: float) -> Pla
     return Plan(
         arms_of=assignment.arms_of,
         batch_of={
-            pool.arm: assignment.usable.of_arm[pool.arm].limit(batch) for pool, batch in zip(held, batches, strict=True)
+            pool.arm: max(1, round(batch)) if divided else assignment.usable.of_arm[pool.arm].limit(batch)
+            for pool, batch in zip(held, batches, strict=True)
         },
         backends_of={pool.arm: count for pool, count in zip(held, backends, strict=True)},
+        split=divided,
         power_w=score * scale * rates - idle_w,
         score=score,
         tokens_per_s_of={pool.arm: scale * pool.tokens_per_s for pool in held},
@@ -71,6 +77,36 @@ def _places(pools: Sequence[ClosedPool], population: float) -> int:
     return max(1, round(min(population, sum(pool.backends * pool.curve.full.batch for pool in pools))))
 
 
+def _in_order(assignment: Assignment, population: float) -> tuple[list[Held], bool]:
+    """The pools with several demands, each filled before the next; and whether they hold all clients in time."""
+    held, _ = assignment.in_order(1.0, limited=False)
+    if sum(pool.backends * pool.curve.full.batch for pool in held) >= population and _holds(held, population):
+        return held, True
+    held = _overflowing(assignment, population)
+    return held, _holds(held, population) or all(demand.tbt_target_ms is None for demand in assignment.demands)
+
+
+def _split(assignment: Assignment, population: float, idle_w: float) -> tuple[list[Held], bool]:
+    """The pools with one demand, at the rates at which it costs least; and whether they hold all clients in time.
+
+    Split is between those that have to work when one is filled after the other, and the one after them.
+    """
+    demand = assignment.demands[0]
+    pools: list[Held] = []
+    places = 0.0
+    for arm in assignment.arms_of[demand.key]:
+        curve = assignment.curve(arm, [(demand, 1.0)])
+        if arm in assignment.resting or (places >= population and not curve.full.within_targets):
+            continue
+        pools.append(Held(arm, curve, 0.0, assignment.usable.counts[arm]))
+        if places >= population:
+            break
+        places += pools[-1].backends * curve.full.batch
+    parts = zip(pools, split(pools, population, idle_w), strict=True)
+    held = [replace(pool, tokens_per_s=rate(pool, part)) for pool, part in parts if part.requests > _NONE]
+    return held, places >= population or demand.tbt_target_ms is None
+
+
 def _holds(held: Sequence[Held], population: float) -> bool:
     """Whether the pools hold that many requests in the shares of their rates, with all their backends."""
     scale = min(pool.backends * pool.curve.full.tokens_per_s / pool.tokens_per_s for pool in held)
@@ -83,39 +119,29 @@ def _holds(held: Sequence[Held], population: float) -> bool:
 
 def _overflowing(assignment: Assignment, population: float) -> list[Held]:
     """The pools at the smallest rates at which `population` requests are there or a place is lacking."""
-    several = len(assignment.demands) > 1
     low, high = 0.0, 1.0
     for _ in range(40):
         held, unserved = assignment.in_order(high)
-        if unserved > 0.0 or _most_in_system(held, several) >= population:
+        if unserved > 0.0 or _most_in_system(held) >= population:
             break
         low, high = high, 2.0 * high
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         held, unserved = assignment.in_order(middle)
-        if unserved > 0.0 or _most_in_system(held, several) >= population:
+        if unserved > 0.0 or _most_in_system(held) >= population:
             high = middle
         else:
             low = middle
     return assignment.in_order(high)[0]
 
 
-def _most_in_system(held: Sequence[Held], several: bool) -> float:
-    """Requests in the system when every pool's rate is shared evenly by as few backends as hold it.
+def _most_in_system(held: Sequence[Held]) -> float:
+    """Requests in the system when every pool's rate is that of full backends and a part of one.
 
-    With several demands, when the rate is that of full backends and a part of one. That is more than they hold, and
-    makes overflow dearer than it is: which texts it will be of is decided by the targets of those that run then, and
-    plans that build on a certain one do not come about.
+    That is more than they hold, and makes overflow dearer than it is: which texts it will be of is decided by the
+    targets of those that run then, and plans that build on a certain one do not come about.
     """
-    most = 0.0
-    for pool in held:
-        backends = pool.tokens_per_s / pool.curve.full.tokens_per_s
-        if several:
-            most += backends * pool.curve.full.batch
-            continue
-        fewest = max(1, math.ceil(backends - 1e-9))
-        most += fewest * pool.curve.at(pool.tokens_per_s / fewest)[0]
-    return most
+    return sum(pool.tokens_per_s / pool.curve.full.tokens_per_s * pool.curve.full.batch for pool in held)
 
 
 # ---- how many backends share

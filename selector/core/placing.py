@@ -1,7 +1,8 @@
 """Where one request goes under a plan: the first place by the plan's preference where nobody's target breaks.
 
 A planned arm is filled one backend after the other or, when the plan shares its load between so many backends, where
-the fewest requests are. Beyond the plan the least marginal energy decides, and with no feasible place left, the least
+the fewest requests are. Where it splits the clients of one demand between several arms, the place where least is there
+of what is planned. Beyond the plan the least marginal energy decides, and with no feasible place left, the least
 violation.
 
 Where clients wait for answers, the requests in the system are given, and so is the idle power: what a request does to
@@ -91,6 +92,8 @@ class Placing:
 
     def _planned(self, plan: Plan, arms: Sequence[str], look: Look) -> tuple[Prediction, str] | None:
         """The first feasible place by the plan's preference for a demand."""
+        if plan.split:
+            return self._in_proportion(plan, look)
         views = look.fleet.backends
         for rank, arm in enumerate(arms):
             limit = plan.batch_of.get(arm)
@@ -109,6 +112,23 @@ class Placing:
                     if sharing is None:
                         return found, f"{words}: request {found.batch} of {limit}"
                     return found, f"{words}: request {found.batch}, evenly over {sharing}"
+        return None
+
+    def _in_proportion(self, plan: Plan, look: Look) -> tuple[Prediction, str] | None:
+        """The feasible place of the plan where least is there of what is planned.
+
+        So clients are split as planned, whatever became of their number.
+        """
+        views = look.fleet.backends
+        places = []
+        for arm, sharing in plan.backends_of.items():
+            share = 1.0 / plan.batch_of[arm]
+            able = islice(filter(look.can_serve, self._of_arm[arm]), sharing)
+            places += [((views[index].batch + 1) * share, index) for index in able]
+        for _, index in sorted(places):
+            found = look.at(index)
+            if found is not None and found.feasible:
+                return found, f"planned: request {found.batch}, of {plan.batch_of[found.arm]} there"
         return None
 
     def _emptiest(self, look: Look) -> Iterator[Prediction]:

@@ -18,13 +18,16 @@ class Plan:
     arms_of: Mapping[DemandKey, tuple[str, ...]]
     """Arms by preference: the planned one first, then where its overflow goes."""
     batch_of: Mapping[str, int]
-    """Requests up to which a backend of the arm is filled before the next one: its planned mean and a deviation."""
+    """Requests up to which a backend of the arm is filled before the next one: its planned mean and a deviation, or
+    the mean alone where clients are `split`."""
     backends_of: Mapping[str, int] = field(default_factory=dict)
     """Backends of the arm that share its requests evenly; an arm that is not named fills one after the other."""
     power_w: float
     """Power above idle of the whole plan, penalties included."""
     score: float
     """What plans are compared by."""
+    split: bool = False
+    """Whether clients of one demand are split between several arms, each with its planned part of them."""
     tokens_per_s_of: Mapping[str, float] = field(default_factory=dict)
     """Planned rate by arm."""
     settings_of: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

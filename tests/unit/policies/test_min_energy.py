@@ -384,6 +384,27 @@ def test_where_clients_wait_most_goodput_decides_beyond_the_plan_and_where_place
     assert cheapest.backend != "b2"
 
 
+@pytest.mark.parametrize(
+    ("batches", "running_ms", "backend"),
+    [
+        ([10, 10, 8], None, "b1"),  # 11 of 24 are less than 9 of 16
+        ([16, 15, 8], None, "b2"),
+        ([40, 36, 21], None, "b2"),  # more have come than were planned for
+        ([10, 10, 8], {1: 1.8}, "b2"),  # one more would break a running target there
+    ],
+)
+def test_clients_that_are_split_between_arms_go_where_least_is_there_of_what_is_planned(
+    monkeypatch: pytest.MonkeyPatch, batches: list[int], running_ms: dict[int, float] | None, backend: str
+) -> None:
+    """The plan uses one of the two backends of the arm that it prefers, the first in the fleet being down."""
+    plan = plan_for(50.0, ("dspark-8", "dflash-16"), {"dspark-8": 24, "dflash-16": 16})
+    plan = replace(plan, backends_of={"dspark-8": 1, "dflash-16": 1}, split=True)
+    planned = Planned(monkeypatch, specs_of("dspark-8", "dspark-8", "dflash-16"), plan)
+    decision = planned.decide(batches, target_ms=50.0, running_ms=running_ms, down=(0,))
+    assert decision.backend == backend
+    assert decision.reason.startswith("planned: request ")
+
+
 @pytest.mark.parametrize(("closed", "backend"), [(True, "b1"), (False, "b0")])
 def test_where_clients_wait_fewer_misses_are_alike_than_where_requests_come_in_bursts(
     monkeypatch: pytest.MonkeyPatch, closed: bool, backend: str
