@@ -24,7 +24,7 @@ MIXES: Mapping[str, Mapping[str, float]] = {
     "ten types": {text_type: 0.1 for text_type in TEXT_TYPES},
 }
 TARGETS_MS = (None, 25.0, 10.0, 5.0)
-REPEATS = {1: 8, 4: 4, 16: 2, 64: 2, 256: 2}
+REPEATS = {1: 8, 4: 4, 16: 6, 64: 2, 256: 2}
 """Runs of a steady cell by its clients (_planner_repeats.py)."""
 CLIENTS = tuple(REPEATS)
 TRACES = {
