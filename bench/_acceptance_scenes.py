@@ -14,7 +14,8 @@ from selector.files.fleet import Backend, Fleet, LoadedFleet
 from selector.files.policy import load_policy_file
 from selector.files.profile import load_profile
 from selector.files.trace import TraceRequest
-from selector.simulator.engine import SimulatedRequest, Simulation, Truth
+from selector.simulator.engine import SimulatedRequest, Simulation
+from selector.simulator.truth import Truth
 
 PROFILE = "h200__qwen3-8b"
 ARMS = ("none", "eagle3-k1", "dspark-8", "dflash-16")

@@ -12,9 +12,9 @@ system (selector/core/demandestimate.py tells which). A plan in force is kept un
 `keep_within_frac`, and more while little is known of its accept lengths. Where an arm has live settings, the plan says
 at which of them its backends run, and decisions ask for them; an arm of which a backend refuses stays as it is.
 
-Plans are made while requests end, a few assignments at a time. Only a change of the usable backends is planned for at
-once, in the decision; a demand that the plan in force does not know is at first planned for with the arms of the others
-as they are.
+The load is looked at and plans are made while requests end, a few assignments at a time: no decision waits for either
+where ends are frequent. Only a change of the usable backends is planned for at once, in the decision; a demand that the
+plan in force does not know is at first planned for with the arms of the others as they are.
 """
 
 from __future__ import annotations
@@ -54,16 +54,19 @@ _AHEAD_S = 5.0
 """Where servers share a GPU, plans are for a rising load as it will be then: in a peak a change comes too late."""
 _QUIET_S, _SCORED_WHEN_QUIET = 0.2, 5
 """Where nothing ends for so long, a decision scores some."""
+_LOOK_WAITS_S = 0.05
+"""So long a look that is due waits for an end; then the next decision looks. With few requests a second that is nearly
+always so: looks that came by an end later would miss the start of a peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
     """`rate_window_s`: memory of the arrival rates; shorter follows faster, longer flaps less.
 
-    Every `replan_s` the load is looked at; a plan is made when it moved by `shift_frac`, or an accept length by half as
-    much, or after `renew_s`. At most `probe_frac` of requests and of energy is spent on learning whether arms that are
-    not used have become better (selector/core/probing.py; 0 never probes). A session's prefix counts as cached for
-    `prefix_kept_s`.
+    Every `replan_s` the load is looked at, as the last decision saw it; a plan is made when it moved by `shift_frac`,
+    or an accept length by half as much, or after `renew_s`. At most `probe_frac` of requests and of energy is spent on
+    learning whether arms that are not used have become better (selector/core/probing.py; 0 never probes). A session's
+    prefix counts as cached for `prefix_kept_s`.
     """
 
     replan_s: float = 1.0
@@ -101,6 +104,8 @@ class MinEnergy:
         self._making: Generator[None, None, Plan] | None = None
         self._making_for = self._planned_for
         self._now_s = self._planned_s = self._looked_s = self._scored_s = -math.inf
+        self._seen: FleetView | None = None
+        """The fleet at the last decision."""
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Follows the plan, which is renewed first where it knows nothing of the request or the fleet."""
@@ -109,6 +114,7 @@ class MinEnergy:
         key = self._estimate.arrived(request, now_s)
         look = self._forecast.look(request, fleet)
         plan = self._current_plan(look, key)
+        self._seen = fleet
         found = self._placing.place(plan, key, look)
         if found is None:
             return Decision(backend=None, reason="no backend can serve it")
@@ -174,16 +180,20 @@ class MinEnergy:
         if key not in plan.arms_of:
             return self._with_demand(plan, fleet, key)
         if self._making is not None:
-            if now_s - self._scored_s >= _QUIET_S:  # nothing has ended for a while
+            if now_s - self._scored_s >= _QUIET_S:
                 self._score(_SCORED_WHEN_QUIET)
         elif self._wanted is not None and self._hands_over(self._wanted, plan, look):
             self._put_in_force(self._wanted, None)
-        elif now_s - self._looked_s >= self._params.replan_s:
-            load = self._load(fleet)
-            renewed = now_s - self._planned_s >= self._params.renew_s
-            if renewed or load.moved_from(self._planned_for, self._params.shift_frac):
-                self._begin(load, fleet)
+        elif now_s - self._looked_s >= self._params.replan_s + _LOOK_WAITS_S:
+            self._look_at_load(fleet)
         return self._plan or plan
+
+    def _look_at_load(self, fleet: FleetView) -> None:
+        """Begins a plan where the load has moved, or the one in force is old."""
+        load = self._load(fleet)
+        renewed = fleet.now_s - self._planned_s >= self._params.renew_s
+        if renewed or load.moved_from(self._planned_for, self._params.shift_frac):
+            self._begin(load, fleet)
 
     def _with_demand(self, plan: Plan, fleet: FleetView, key: DemandKey) -> Plan:
         """The plan in force with a demand that it does not know, until all are planned anew."""
@@ -313,12 +323,14 @@ class MinEnergy:
         }
 
     def observe(self, outcome: Outcome) -> None:
-        """The acceptance model, which the planner reads, has learnt it already; here a plan that is due is made."""
+        """The acceptance model, which the planner reads, has learnt it already; a look or plan that is due is made."""
         self._estimate.ended(outcome)
         self._placing.ended(outcome)
         if self._making is not None:
             waited_s = self._now_s - self._scored_s
             self._score(min(_MOST_SCORED_AT_ONCE, _SCORED_AT_ONCE + int(waited_s * _SCORED_PER_S)))
+        elif self._seen is not None and self._now_s - self._looked_s >= self._params.replan_s:
+            self._look_at_load(self._seen)
 
 
 def _asking_for(wanted: Mapping[str, float], decision: Decision, there: BackendView) -> Decision:

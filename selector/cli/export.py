@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from selector.cli.arguments import count, positive
 from selector.cli.outputs import write_output
+from selector.cli.scheduletable import default_notes, print_report
 from selector.core.adaptiveschedule import planned_schedule
 from selector.core.depthchoice import ChoiceOptions
 from selector.core.depthsurvival import DEFAULT_OUTPUT_TOKENS, DEFAULT_QUANTILE, SlowRequests, accept_lengths
@@ -34,7 +33,6 @@ from selector.files.launchflags import graph_batches, prefill_graphs
 from selector.files.profile import Profile, load_profile
 from selector.files.schedulereport import (
     SEED,
-    ScheduleReport,
     compared_at,
     explanation,
     schedule_of,
@@ -172,7 +170,7 @@ def run_adaptive(args: argparse.Namespace) -> int:
     planned = planned_schedule(aim, batches, Random(SEED))
     schedule = schedule_of(planned)
     report = schedule_report(aim, schedule, batches, args.compare_with, graphs)
-    notes = [*costs.notes, *_default_notes(report, args.compare_with)]
+    notes = [*costs.notes, *default_notes(report, args.compare_with)]
     about = {
         "profile": args.profile,
         "load": compared_at(aim),
@@ -185,7 +183,14 @@ def run_adaptive(args: argparse.Namespace) -> int:
     }
     start_depth = max(depth for tier in schedule.values() for depth in tier.candidate_steps)
     text = adaptive_config_text(schedule, explanation(about=about, report=report, start_depth=start_depth, notes=notes))
-    _print_report(report, notes, args)
+    print_report(
+        Console(stderr=True, markup=False, soft_wrap=True),
+        report,
+        notes,
+        open_load=aim.open_load,
+        quantile=args.quantile,
+        release=args.compare_with,
+    )
     _write(args.out, text)
     return 0
 
@@ -300,42 +305,6 @@ def _batches(args: argparse.Namespace, profile: Profile) -> tuple[int, ...]:
     if not found or found[0] < 1:
         raise UsageError("--batches", f"is {args.batches!r}", "give whole numbers, such as 1,8,32,64")
     return found
-
-
-def _default_notes(report: ScheduleReport, release: str) -> list[str]:
-    left_out = sorted({depth for batch in report.batches for depth in batch.sglang_default_left_out})
-    if not left_out:
-        return []
-    depths = " and ".join(map(str, left_out))
-    return [f"SGLang {release}'s default schedule also has depth {depths}, not measured and left out of the comparison"]
-
-
-def _print_report(report: ScheduleReport, notes: list[str], args: argparse.Namespace) -> None:
-    console = Console(stderr=True, markup=False, soft_wrap=True)
-    compared = "at the same tokens a second, J above idle" if args.load == "open" else "at the same batch, J"
-    table = Table(box=SIMPLE_HEAD, title=f"expected, decode only: {compared} per accepted token", title_justify="left")
-    for column in ("batch", "depths", "J/token", f"TBT p{args.quantile * 100:g}", "best depth", "to it"):
-        table.add_column(column, justify="right")
-    for column in (f"to {args.compare_with}'s own", f"to depth {report.one_depth} for all"):
-        table.add_column(column, justify="right")
-    for each in report.batches:
-        table.add_row(
-            str(each.batch),
-            ", ".join(map(str, each.candidates)),
-            f"{each.j_per_accepted_token:.4f}",
-            f"{each.tbt_ms:.2f} ms" + ("" if each.meets_target else ", misses"),
-            str(each.best_fixed_depth),
-            _saving(each.j_per_accepted_token, each.best_fixed_j_per_accepted_token),
-            _saving(each.j_per_accepted_token, each.sglang_default_j_per_accepted_token),
-            _saving(each.j_per_accepted_token, each.one_depth_j_per_accepted_token),
-        )
-    console.print(table)
-    for note in notes:
-        console.print(f"note: {note}")
-
-
-def _saving(ours: float, theirs: float | None) -> str:
-    return "-" if theirs is None else f"{ours / theirs - 1.0:+.1%}"
 
 
 def _rounded(chains: Sequence[Chain]) -> tuple[Chain, ...]:

@@ -81,15 +81,19 @@ def planned_schedule(aim: Aim, batches: Sequence[int], draws: Draws) -> tuple[Pl
     return tuple(planned)
 
 
-def schedule_gap(
+def schedule_at(
     aim: Aim, schedule: Schedule, batch: int, graph_batches: Sequence[int], draws: Draws
-) -> ScheduleGap | None:
-    """How far a schedule is from the best fixed depth at a batch; `None` where none of its depths has a cost."""
+) -> Expected | None:
+    """A schedule at a batch, whatever the load of `aim`; `None` where none of its depths has a cost."""
     tier = tier_of(schedule, batch, graph_batches)
     try:
-        found = _expected(aim, tier, aim.survivals, batch, draws)
+        return _expected(aim, tier, aim.survivals, batch, draws)
     except DomainError:
         return None
+
+
+def schedule_gap(aim: Aim, batch: int, found: Expected) -> ScheduleGap:
+    """How far the schedule that gives `found` at a batch is from the best fixed depth there."""
     rivals = rivals_of(aim, aim.survivals, batch, found.tokens_per_ms)
     return ScheduleGap(
         excess_frac=aim.j_of(found) / rivals.best.j_per_accepted_token - 1.0,

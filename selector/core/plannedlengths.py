@@ -6,7 +6,7 @@ unlucky too. So a plan takes an estimate m with the standard deviation σ, and t
 
     m₀ + (m − m₀) z² / (z² + 1)        z = (m − m₀) / σ
 
-A change of one standard deviation counts half, one that is certain counts whole (`ratetrend` weighs slopes alike).
+A change of one standard deviation counts half, one that is certain counts whole (`chance`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Protocol
 
 from selector.core.acceptance import AcceptanceModel
 from selector.core.acceptancearm import Cell
+from selector.core.chance import believed_frac
+
+_HALF_AT_DEVIATIONS = 1.0
 
 
 class Lengths(Protocol):
@@ -66,8 +69,8 @@ class PlannedLengths:
         if cell is None or cell.deviation <= 0.0:
             return 1.0
         change = cell.mean - cell.prior.mean
-        square = (change / cell.deviation) ** 2
-        return (cell.prior.mean + change * square / (square + 1.0)) / cell.mean
+        believed = believed_frac((change / cell.deviation) ** 2, half_at=_HALF_AT_DEVIATIONS)
+        return (cell.prior.mean + change * believed) / cell.mean
 
     def _cell(self, arm: str, text_type: str) -> Cell | None:
         learning = self._acceptance.learning.get(arm)

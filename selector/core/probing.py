@@ -110,8 +110,9 @@ class Prober:
         if credit < 1.0 or (self._burst is not None and self.probes >= self._burst_ends_at):
             self._burst = None
             return None
+        spent = self.extra_j > self.budget_j
         if self._burst is None:
-            if credit < BURST or not self._begins(now_s):
+            if credit < BURST or spent or not self._begins(now_s):
                 return None
             found = self._left(look, chosen, count)
             if found is None:
@@ -124,7 +125,7 @@ class Prober:
         arm, text_type, until = self._burst
         if self.decisions > until:
             self._burst = None
-        if request.text_type != text_type:
+        if request.text_type != text_type or spent:
             return None
         places = [each for each in look.busiest_of_arm(arm, _MOST_PLACES) if self._affordable(each, chosen, request)]
         return max(places, key=lambda each: each.batch, default=None)

@@ -7,8 +7,8 @@ arrivals at the rate λ(s) = a − b s have the means
 
 which two equations give the rate now, a, and its slope b (weighted least squares of a line; I_k keeps the start of a
 window unbiased). A mean over the window alone would be w b behind: half of the load, while a day begins. A slope that
-chance explains is not followed: it counts with the weight z² / (z² + 16), z being b over its deviation at a steady
-rate,
+chance explains is not followed: it counts as `chance` says, half at 4 standard deviations. Its variance at a steady
+rate is
 
     var b = D λ (I_1² J_0 − 2 I_0 I_1 J_1 + I_0² J_2) / (I_0 I_2 − I_1²)²        J_k = ∫ s^k e^(−2 s/w) ds
 
@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import math
 from typing import NamedTuple
+
+from selector.core.chance import believed_frac
 
 _SLOPE_DEVIATIONS = 4.0
 """A slope of so many standard deviations counts half."""
@@ -86,8 +88,8 @@ class RateTrend:
         # Where that is too small for a number (a window of ages, next to no arrivals left), no slope can be told.
         if variance <= 0.0:
             return Trend(mean / window_s, 0.0)
-        square = rise * rise / variance
-        slope = rise / (i0 * i2 - i1 * i1) * square / (square + _SLOPE_DEVIATIONS**2)
+        believed = believed_frac(rise * rise / variance, half_at=_SLOPE_DEVIATIONS)
+        slope = rise / (i0 * i2 - i1 * i1) * believed
         # The mean stands for the age i1 / i0; a line that went below 0 before ends there.
         now = mean + slope * i1 / i0
         return Trend(min(max(now, 0.0), _MOST_TIMES * mean) / window_s, slope / window_s / window_s)

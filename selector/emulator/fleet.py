@@ -28,8 +28,8 @@ from selector.emulator.http import Receive, Scope, Send, send_json, send_raw_jso
 from selector.emulator.info import Site
 from selector.emulator.serving import SocketServer, listen
 from selector.errors import FleetError
+from selector.files.acceptancepriors import acceptance_model
 from selector.files.fleet import Backend, LoadedFleet
-from selector.files.profile import acceptance_model
 
 _LOOPBACK = "127.0.0.1"
 

@@ -9,11 +9,12 @@ the schedule does better under. What a plugin chooses is not judged: its schedul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import fmean
 
-from selector.core.adaptiveschedule import ScheduleGap, schedule_gap
+from selector.core.adaptiveschedule import ScheduleGap, schedule_at, schedule_gap
 from selector.core.depthsurvival import DEFAULT_OUTPUT_TOKENS, DEFAULT_QUANTILE, SlowRequests
 from selector.core.scheduleaim import Aim
 from selector.core.sglangadaptive import DEFAULT_SCHEDULES, Schedule
@@ -71,7 +72,7 @@ def schedule_trouble(loaded: LoadedFleet, index: int, info: Mapping[str, object]
         for batch in graph_batches(profile.common_flags) or _BATCHES
         if batch <= backend.max_running_requests and batch <= costs.table.max_batch
     ]
-    of_loads = [_gaps(profile, costs, schedule, batches, target_ms, open_load=open_load) for open_load in (False, True)]
+    of_loads = _gaps(profile, costs, schedule, batches, target_ms)
     if not of_loads[0]:
         return None
     gaps = min(of_loads, key=lambda gaps: (any(gap.misses for gap in gaps.values()), _mean(gaps)))
@@ -146,12 +147,11 @@ def _gaps(
     schedule: Schedule,
     batches: Sequence[int],
     target_ms: float | None,
-    *,
-    open_load: bool,
-) -> dict[tuple[str, int], ScheduleGap]:
-    """How far the schedule is from the best depth, by text type and batch."""
+) -> tuple[dict[tuple[str, int], ScheduleGap], dict[tuple[str, int], ScheduleGap]]:
+    """How far the schedule is from the best depth by text type and batch: for waiting clients, under an open load."""
     graphs = graph_batches(profile.common_flags)
-    found = {}
+    waiting: dict[tuple[str, int], ScheduleGap] = {}
+    coming: dict[tuple[str, int], ScheduleGap] = {}
     for text_type in profile.arms[costs.deepest_arm].acceptance:
         survivals, spread_frac = survivals_of_text(profile, costs, text_type)
         aim = Aim(
@@ -161,11 +161,12 @@ def _gaps(
             context_tokens=_CONTEXT_TOKENS,
             target_ms=target_ms,
             band_frac=0.0,
-            open_load=open_load,
             idle_w=profile.served_idle_w,
         )
+        open_aim = replace(aim, open_load=True)
         for batch in batches:
-            gap = schedule_gap(aim, schedule, batch, graphs, Random(SEED))
-            if gap is not None:
-                found[text_type, batch] = gap
-    return found
+            found = schedule_at(aim, schedule, batch, graphs, Random(SEED))
+            if found is not None:
+                waiting[text_type, batch] = schedule_gap(aim, batch, found)
+                coming[text_type, batch] = schedule_gap(open_aim, batch, found)
+    return waiting, coming

@@ -48,9 +48,10 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, Pos
 from selector.core.correction import live
 from selector.core.policy import BackendSpec, PolicyContext
 from selector.errors import FleetError, InputError, ProfileError
+from selector.files.acceptancepriors import acceptance_model
 from selector.files.faults import Faults
 from selector.files.owndepth import with_own_depth
-from selector.files.profile import Arm, Profile, acceptance_model, load_profile
+from selector.files.profile import Arm, Profile, load_profile
 from selector.files.security import Keys, Security
 from selector.files.validation import FileModel, read_text, toml_table, validated
 

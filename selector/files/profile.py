@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from selector.core.acceptance import HALF_LIFE_REQUESTS, REFINE_KEYS, AcceptanceModel, AcceptancePrior
 from selector.core.cost import ArmCost, IdlePower, StepCost
 from selector.core.graphpadding import padded_steps
 from selector.core.livesettings import ArmSetting
@@ -42,6 +41,7 @@ from selector.files.arm import (
 )
 from selector.files.armdepths import depths_problem, with_those_of_the_deepest
 from selector.files.launchflags import graph_batches, overlaps, prefill_graphs
+from selector.files.provenance import Provenance, provenance_keys
 from selector.files.shipped import profile_path
 from selector.files.validation import FileModel, read_text, validated
 
@@ -63,10 +63,8 @@ __all__ = [
     "Slope",
     "StepCell",
     "Target",
-    "acceptance_model",
     "load_profile",
     "parse_profile",
-    "provenance_keys",
     "write_profile",
 ]
 
@@ -75,21 +73,6 @@ NO_DRAFTER = "none"
 """The arm without speculation; every profile has it, since break-even is relative to it."""
 
 NonNegative = Annotated[float, Field(ge=0)]
-
-
-class Provenance(FileModel):
-    """Where numbers come from."""
-
-    kind: Literal["measured", "published", "derived", "assumed"]
-    source: str = Field(min_length=1)
-    """Measured: the command or file; published: the address; derived: the formula; assumed: the reasoning."""
-    gpu: str | None = None
-    driver: str | None = None
-    engine: str | None = None
-    weights: Literal["dummy", "real"] | None = None
-    host: str | None = None
-    date: str | None = None
-    note: str | None = None
 
 
 class Target(FileModel):
@@ -264,29 +247,6 @@ class Profile(FileModel):
             yield setting.named(named or name), other.acceptance
 
 
-def acceptance_model(
-    profiles: Iterable[tuple[str, Profile]],
-    *,
-    half_life_requests: float = HALF_LIFE_REQUESTS,
-    refine_keys: int = REFINE_KEYS,
-) -> AcceptanceModel:
-    """The acceptance model of a fleet from (arm, profile) pairs; the first profile of an arm decides its prior."""
-    priors: dict[str, dict[str, AcceptancePrior]] = {}
-    widths: dict[str, int] = {}
-    for name, profile in profiles:
-        for at_setting, acceptance in profile.acceptances(name):
-            if at_setting in widths:
-                continue
-            widths[at_setting] = profile.arm(name).verify_tokens
-            priors[at_setting] = {
-                text_type: AcceptancePrior(
-                    mean=value.mean, request_spread=value.request_spread, survival=value.survival
-                )
-                for text_type, value in acceptance.items()
-            }
-    return AcceptanceModel(priors, widths, half_life_requests=half_life_requests, refine_keys=refine_keys)
-
-
 def load_profile(name_or_path: str) -> Profile:
     """A shipped profile by name, or any by path. Raises `ProfileError`."""
     path = profile_path(name_or_path)
@@ -334,33 +294,3 @@ def write_profile(profile: Profile, path: Path) -> None:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
-
-
-def provenance_keys(profile: Profile) -> Iterable[tuple[str, str]]:
-    """Every place of a profile that names its provenance, and the key it names."""
-    yield "target", profile.target.provenance
-    yield "gpu", profile.gpu.provenance
-    yield "idle", profile.idle.provenance
-    for index, point in enumerate(profile.prefill):
-        yield f"prefill[{index}]", point.provenance
-    for name, arm in profile.arms.items():
-        for index, point in enumerate(arm.prefill or ()):
-            yield f"arms.{name}.prefill[{index}]", point.provenance
-        if arm.prefill_pass:
-            yield f"arms.{name}.prefill_pass", arm.prefill_pass.provenance
-            if arm.prefill_pass.resume_provenance:
-                yield f"arms.{name}.prefill_pass.resume_ms", arm.prefill_pass.resume_provenance
-        if arm.context_slope:
-            yield f"arms.{name}.context_slope", arm.context_slope.provenance
-        yield from _of_costs(f"arms.{name}", arm)
-        for index, other in enumerate(arm.other_settings):
-            yield from _of_costs(f"arms.{name}.live_setting.others[{index}]", other)
-
-
-def _of_costs(place: str, part: Arm | SettingValue) -> Iterable[tuple[str, str]]:
-    for index, cell in enumerate(part.cells):
-        yield f"{place}.cells[{index}]", cell.provenance
-    for text_type, value in part.acceptance.items():
-        yield f"{place}.acceptance.{text_type}", value.provenance
-        if value.request_spread_provenance:
-            yield f"{place}.acceptance.{text_type}", value.request_spread_provenance

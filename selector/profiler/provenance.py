@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from selector.files.profile import Profile, Provenance, provenance_keys
+from selector.files.profile import Profile
+from selector.files.provenance import Provenance, provenance_keys
 from selector.profiler.cells import Origin
 
 

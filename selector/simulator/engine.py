@@ -17,36 +17,31 @@ Randomness comes in streams of their own: the text types of a trace (`files.trac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from math import ceil, inf
+from math import inf
 
 from selector.core.acceptance import AcceptancePrior
 from selector.core.controller import Controller
 from selector.core.depthbatch import UNTOLD
 from selector.core.eligibility import can_ever_serve
 from selector.core.policy import BackendSpec, Policy, PolicyContext
-from selector.core.types import Finish, LoadSignal, Outcome, RequestView
+from selector.core.types import Finish, Outcome, RequestView
 from selector.errors import PolicyError, SimulationError
 from selector.simulator.arrivals import Arrivals, Load, OpenLoop
 from selector.simulator.boards import Boards
 from selector.simulator.collecting import collecting_seldom
 from selector.simulator.draws import AcceptDraws
 from selector.simulator.meter import Meter
+from selector.simulator.polls import Polls
 from selector.simulator.prefixcache import prompt_blocks
 from selector.simulator.run import WHOLE_RUN, Fate, RequestRecord, Run, SimulatedRequest, Window
 from selector.simulator.server import Job, ServerModel
 from selector.simulator.timeline import Recorder
+from selector.simulator.truth import Truth, truth_of
 
 __all__ = ["Fate", "RequestRecord", "Run", "SimulatedRequest", "Simulation", "Window"]
-
-
-Truth = Callable[[str, SimulatedRequest, float], AcceptancePrior | None]
-"""What a backend of that name accepts of a request that comes at a time in seconds; `None` for nothing.
-
-At other live settings than it was launched with, its name is the one that `ArmSetting.named` makes of it.
-"""
 
 
 class Simulation:
@@ -74,11 +69,10 @@ class Simulation:
         """
         self._controller = controller or Controller(context, policy, learns_later=True, explains=False)
         self._specs: tuple[BackendSpec, ...] = context.backends
-        self._truth = acceptance if callable(acceptance) else _constant(acceptance)
+        self._truth = truth_of(acceptance)
         # A server refuses what neither its context nor its KV cache could hold, and ends an answer there.
         self._longest = [spec.longest_tokens for spec in context.backends]
         self._longest_of_all = max(self._longest)
-        self._poll_interval_s = poll_interval_s
         self._session_prefixes = session_prefixes
         draws = AcceptDraws(seed)
         self._servers = [
@@ -101,10 +95,8 @@ class Simulation:
         self._working = [False] * len(self._servers)
         self._heap: list[tuple[float, int, int]] = []
         self._version = [0] * len(self._servers)
-        self._unpolled: set[int] = set()
-        """Servers where something happened since the last poll."""
-        self._told_waiting = [0] * len(self._servers)
-        """Requests waiting by the last poll that was told."""
+        self._polls = Polls(self._specs, self._servers, self._controller.tracker, poll_interval_s)
+        self._unpolled = self._polls.changed
         self._in_flight: dict[str, RequestRecord] = {}
         self._measured_in_flight = 0
         self._window = WHOLE_RUN
@@ -139,8 +131,7 @@ class Simulation:
         next_mark_s = marks[0] if marks else inf
         if window.from_s == 0.0:
             meter.begin(0.0)
-        polls = 1
-        next_poll_s = self._poll_interval_s
+        next_poll_s = self._polls.next_s
         now_s = 0.0
         while True:
             while heap and heap[0][2] != version[heap[0][1]]:
@@ -169,13 +160,7 @@ class Simulation:
                 next_mark_s = marks[0] if marks else inf
             elif next_poll_s <= arrival_s:
                 now_s = next_poll_s
-                self._poll(next_poll_s)
-                polls += 1
-                quiet_s = min(server_s, arrival_s, next_mark_s)
-                if quiet_s < inf:
-                    # Until then no poll has anything to tell.
-                    polls = max(polls, ceil(quiet_s / self._poll_interval_s))
-                next_poll_s = polls * self._poll_interval_s
+                next_poll_s = self._polls.poll(min(server_s, arrival_s, next_mark_s))
             else:
                 # A client of a closed loop may be free since the rounding of an instant ago.
                 now_s = max(now_s, arrival_s)
@@ -345,22 +330,6 @@ class Simulation:
         record.cached_tokens = job.cached_tokens
         self._run.records.append(record)
 
-    def _poll(self, now_s: float) -> None:
-        """Polls the backends where something happened since the last poll.
-
-        The others would say what they said before, which changes nothing. Nor does it that others run or another cache
-        is filled, as all requests are the fleet's own: unless polls are written down, they tell of the queues.
-        """
-        tracker, told = self._controller.tracker, self._told_waiting
-        for index in sorted(self._unpolled):
-            server = self._servers[index]
-            waiting = server.waiting
-            if waiting != told[index] or tracker.hears_every_poll:
-                told[index] = waiting
-                signal = LoadSignal(running=server.batch, waiting=waiting, kv_tokens=server.kv_tokens)
-                tracker.polled(self._specs[index].name, signal, now_s)
-        self._unpolled.clear()
-
     def _close(self, meter: Meter, now_s: float) -> None:
         """Ends the run at `now_s`, with whatever is still in flight."""
         run = self._run
@@ -380,10 +349,3 @@ class Simulation:
             f"at {now_s:.3f} s {len(self._in_flight)} requests are in flight ({where or 'none waiting'}) "
             "and no server has anything to do"
         )
-
-
-def _constant(acceptance: Mapping[tuple[str, str], AcceptancePrior]) -> Truth:
-    def truth(backend: str, request: SimulatedRequest, now_s: float) -> AcceptancePrior | None:
-        return acceptance.get((backend, request.text_type))
-
-    return truth

@@ -22,11 +22,11 @@ import numpy.typing as npt
 from selector.core.acceptance import AcceptancePrior
 from selector.core.policy import BackendSpec
 from selector.errors import DomainError
-from selector.simulator.engine import Truth
 from selector.simulator.oracle.branch import MOST_REQUESTS, branched_j_per_token
 from selector.simulator.oracle.search import Effort, Search
 from selector.simulator.oracle.work import Work, work_of
 from selector.simulator.run import SimulatedRequest
+from selector.simulator.truth import Truth
 
 THOROUGH = Effort()
 

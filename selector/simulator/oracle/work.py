@@ -18,11 +18,11 @@ from selector.core.eligibility import can_ever_serve
 from selector.core.policy import BackendSpec
 from selector.core.types import RequestView
 from selector.simulator.draws import AcceptDraws
-from selector.simulator.engine import Truth
 from selector.simulator.kvcache import MOST_RESERVED_TOKENS
 from selector.simulator.oracle.kinds import Boards, FloatArray, IntArray, Kind, PrefillBound, PrefillTable, kind_of
 from selector.simulator.prefixcache import prompt_blocks
 from selector.simulator.run import SimulatedRequest
+from selector.simulator.truth import Truth, truth_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def work_of(
     kind_number = {member: number for number, members in enumerate(groups) for member in members}
     bounds = [PrefillBound(boards, members[0], prefills[id(specs[members[0]].cost.prefill)]) for members in groups]
     cached = _cacheable(requests, session_prefixes=session_prefixes)
-    drawn = _Drawn(seed)
+    drawn, truth = _Drawn(seed), truth_of(acceptance)
     rows: list[tuple[float, ...]] = []
     for index, number in enumerate(served):
         request, trace = requests[number], requests[number].trace
@@ -118,7 +118,7 @@ def work_of(
             kind, spec = kinds[kind_at], kinds[kind_at].spec
             tokens = min(trace.output_tokens, longest[groups[kind_at][0]] - trace.prompt_tokens)
             steps, generated = drawn.steps_and_context(
-                number, tokens, _truth(acceptance, spec.name, request), spec.cost.verify_tokens
+                number, tokens, truth(spec.name, request, request.trace.arrival_s), spec.cost.verify_tokens
             )
             context = steps * (trace.prompt_tokens + 1) + generated
             net_j, least_prefill_s, most_prefill_s = bounds[kind_at].of(trace.prompt_tokens, cached[number])
@@ -198,14 +198,6 @@ def _groups(
             key = (id(spec.cost), places, limits, shared, truth)
         groups.setdefault(key, []).append(number)
     return list(groups.values())
-
-
-def _truth(
-    acceptance: Mapping[tuple[str, str], AcceptancePrior] | Truth, backend: str, request: SimulatedRequest
-) -> AcceptancePrior | None:
-    if callable(acceptance):
-        return acceptance(backend, request, request.trace.arrival_s)
-    return acceptance.get((backend, request.text_type))
 
 
 def _budget_s(tbt_target_ms: float | None, tokens: int) -> float:

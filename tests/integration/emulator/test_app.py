@@ -13,7 +13,7 @@ from selector.emulator.asks import Limits
 from selector.emulator.engine import EmulatedEngine
 from selector.emulator.gpu import EmulatedGpu, energy_report
 from selector.emulator.info import Site
-from selector.files.profile import acceptance_model
+from selector.files.acceptancepriors import acceptance_model
 from tests.emulators import PROFILE, Answer, Client, ManualClock, fleet_of, turns
 
 CHAT = "/v1/chat/completions"

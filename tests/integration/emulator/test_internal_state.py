@@ -11,7 +11,7 @@ from selector.emulator.asks import Limits
 from selector.emulator.engine import EmulatedEngine
 from selector.emulator.gpu import EmulatedGpu, energy_report
 from selector.emulator.info import Site
-from selector.files.profile import acceptance_model
+from selector.files.acceptancepriors import acceptance_model
 from tests.emulators import Client, ManualClock
 from tests.livearms import ARM, KNOB, QUARTER, fleet, profile
 

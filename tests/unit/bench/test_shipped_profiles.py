@@ -19,7 +19,8 @@ from _joined_arms import JOINS
 from build_profiles import build, sweep_file
 
 from selector.core.types import TEXT_TYPES, Capability
-from selector.files.profile import NO_DRAFTER, Profile, load_profile, provenance_keys, write_profile
+from selector.files.profile import NO_DRAFTER, Profile, load_profile, write_profile
+from selector.files.provenance import provenance_keys
 from selector.files.shipped import profile_names
 from selector.profiler.config import load_config
 from tests.profiles import PROFILE

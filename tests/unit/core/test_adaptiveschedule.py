@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from selector.core.adaptiveschedule import ScheduleGap, planned_schedule, schedule_gap
+from selector.core.adaptiveschedule import ScheduleGap, planned_schedule, schedule_at, schedule_gap
 from selector.core.depthpace import j_at_rate
 from selector.core.depthsurvival import SlowRequests, accept_lengths, geometric_survivals
 from selector.core.depthtable import DepthTable
 from selector.core.scheduleaim import Aim, depth_points, rivals_of
-from selector.core.sglangadaptive import DepthRule, Tier
+from selector.core.sglangadaptive import DepthRule, Schedule, Tier
 from selector.errors import DomainError
 from tests.depthtables import straight_table
 
@@ -100,19 +100,24 @@ def test_a_pair_is_not_worth_it_where_its_trials_cost_more_than_they_find() -> N
     assert planned_schedule(aim, (1,), Random(1))[0].tier.candidate_steps == (0,)
 
 
+def gap_of(aim: Aim, schedule: Schedule, batch: int) -> ScheduleGap | None:
+    found = schedule_at(aim, schedule, batch, (), Random(1))
+    return None if found is None else schedule_gap(aim, batch, found)
+
+
 def test_the_excess_of_a_schedule_is_against_the_best_fixed_depth() -> None:
     aim = aim_of(0.95, table=straight_table(j_per_request=0.0))
     best = {1: Tier(candidate_steps=(3,))}
-    same = schedule_gap(aim, best, 8, (), Random(1))
+    same = gap_of(aim, best, 8)
     assert same == ScheduleGap(excess_frac=0.0, misses=False)
-    worse = schedule_gap(aim, {1: Tier(candidate_steps=(0,))}, 8, (), Random(1))
+    worse = gap_of(aim, {1: Tier(candidate_steps=(0,))}, 8)
     assert worse is not None and worse.excess_frac > 0.5
-    assert schedule_gap(aim, {1: Tier(candidate_steps=(9,))}, 8, (), Random(1)) is None
+    assert gap_of(aim, {1: Tier(candidate_steps=(9,))}, 8) is None
 
 
 def test_a_schedule_that_is_cheaper_because_it_is_too_slow_misses() -> None:
     aim = aim_of(0.7, table=straight_table(j_per_depth=6.0, ms_per_depth=0.1), target_ms=4.0)
-    gap = schedule_gap(aim, {1: Tier(candidate_steps=(0,))}, 8, (), Random(1))
+    gap = gap_of(aim, {1: Tier(candidate_steps=(0,))}, 8)
     assert gap is not None
     assert gap.misses and gap.excess_frac < 0.0
 
@@ -125,7 +130,7 @@ def test_under_an_open_load_each_tier_is_the_cheapest_at_its_own_pace() -> None:
     for each in by_load[1]:
         gaps = {}
         for depth in aim.table.depths:
-            gap = schedule_gap(aim, {1: Tier(candidate_steps=(depth,))}, each.batch, (), Random(1))
+            gap = gap_of(aim, {1: Tier(candidate_steps=(depth,))}, each.batch)
             assert gap is not None
             gaps[depth] = gap.excess_frac
         assert each.tier.candidate_steps == (min(gaps, key=gaps.__getitem__),)
@@ -156,9 +161,9 @@ def test_steps_that_cost_the_same_are_worth_the_same_under_an_open_load() -> Non
     # Power is what counts: equal power at every depth costs the same for the same tokens a second.
     aim = even_pace_aim()
     for depth in (0, 1):
-        gap = schedule_gap(aim, {1: Tier(candidate_steps=(depth,))}, 16, (), Random(1))
+        gap = gap_of(aim, {1: Tier(candidate_steps=(depth,))}, 16)
         assert gap is not None and gap.excess_frac == pytest.approx(0.0, abs=1e-3)
-    closed = schedule_gap(replace(aim, open_load=False), {1: Tier(candidate_steps=(0,))}, 16, (), Random(1))
+    closed = gap_of(replace(aim, open_load=False), {1: Tier(candidate_steps=(0,))}, 16)
     assert closed is not None and closed.excess_frac == pytest.approx(0.5)
 
 

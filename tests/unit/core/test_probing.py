@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from statistics import fmean
 
 import pytest
 
@@ -37,14 +38,20 @@ class Requests:
         self._waited_s = 0.0
         self.sent = 0
         self.last: list[Prediction] = []
+        self.looked_at = 0
+        """Places that the last decision looked at beside the chosen one."""
 
     def send(self, **view: object) -> Prediction | None:
         now_s = self._waited_s + 0.05 * self.sent
         request: RequestView = request_view(f"r{self.sent}", arrival_s=now_s, **view)  # type: ignore[arg-type] # fields
         self.sent += 1
         look = self._forecast.look(request, replace(self._fleet, now_s=now_s))
+        chosen = look.at(0)
+        assert chosen is not None
+        probe = self.prober.instead(look, chosen, now_s)
+        self.looked_at = len(look.made()) - 1
         self.last = look.all()
-        return self.prober.instead(look, self.last[0], now_s)
+        return probe
 
     def wait(self, seconds: float) -> None:
         """Nobody asks for so long."""
@@ -82,6 +89,15 @@ def test_energy_is_bounded_where_probes_are_not() -> None:
     assert bounded.prober.probes < free.prober.probes
 
 
+def test_what_is_left_of_the_energy_budget_is_spent_too() -> None:
+    requests = Requests("none", "dspark-8", frac=0.0005, requests_frac=1.0, batches=(24, 4))
+    spent_frac = []
+    for _ in range(2_000):
+        requests.send(text_type="code")
+        spent_frac.append(requests.prober.extra_j / requests.prober.budget_j)
+    assert fmean(spent_frac[500:]) > 0.85
+
+
 def test_a_backend_that_probes_alone_keep_awake_is_charged_for_as_long_as_it_is() -> None:
     """A probe on an idle backend, and one that runs there from then on: it takes far longer than was expected."""
     requests = Requests("none", "dspark-8", frac=0.05, batches=(24, 0))
@@ -100,6 +116,19 @@ def test_a_backend_that_probes_alone_keep_awake_is_charged_for_as_long_as_it_is(
     requests.wait(100.0)
     requests.send(text_type="romansh")
     assert requests.prober.extra_j == charged_j
+
+
+def test_while_the_energy_budget_is_overspent_no_place_is_looked_at() -> None:
+    requests = Requests("none", "dspark-8", "eagle3-k1", frac=0.05, batches=(24, 0, 0))
+    while requests.send(text_type="code") is None:
+        pass
+    assert requests.looked_at > 0
+    requests.runs(24, 1, 0)
+    requests.wait(3_600.0)
+    for sent in range(1_500):  # until the burst is given up, and time for others to begin
+        assert requests.send(text_type="code" if sent < 100 else "romansh") is None
+        assert requests.looked_at == 0
+    assert requests.prober.extra_j > requests.prober.budget_j
 
 
 def test_an_arm_that_might_win_is_probed_in_bursts() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
-from selector.core.sglangadaptive import Schedule, Tier
+from selector.core.adaptiveschedule import schedule_at
+from selector.core.scheduleaim import Aim
+from selector.core.sglangadaptive import Expected, Schedule, Tier
 from selector.files.adaptivecheck import FAR_FRAC, _gaps, schedule_trouble
 from selector.files.adaptiveconfig import adaptive_config_text
 from selector.files.depthcosts import depth_costs
@@ -66,10 +69,8 @@ def test_one_that_is_near_under_either_load_is_not_named(config: Path, target_ms
     flags = ("--speculative-adaptive", "--speculative-adaptive-config", written(config, paced))
     loaded = fleet(*flags, target_ms=target_ms)
     costs = depth_costs(loaded.profiles["made-up"], "made-up", algorithm="EAGLE3")
-    means = []
-    for open_load in (False, True):
-        gaps = _gaps(loaded.profiles["made-up"], costs, paced, (1, 8, 32, 64), target_ms, open_load=open_load)
-        means.append(fmean(gap.excess_frac for gap in gaps.values()))
+    of_loads = _gaps(loaded.profiles["made-up"], costs, paced, (1, 8, 32, 64), target_ms)
+    means = [fmean(gap.excess_frac for gap in gaps.values()) for gaps in of_loads]
     assert means[0] > FAR_FRAC > means[1]
     assert schedule_trouble(loaded, 0, None) is None
 
@@ -78,11 +79,24 @@ def test_what_is_named_is_the_load_that_costs_less(config: Path) -> None:
     flags = ("--speculative-adaptive", "--speculative-adaptive-config", written(config, NEVER))
     loaded = fleet(*flags)
     costs = depth_costs(loaded.profiles["made-up"], "made-up", algorithm="EAGLE3")
-    gaps = _gaps(loaded.profiles["made-up"], costs, NEVER, (1, 8, 32, 64), None, open_load=True)
+    _, gaps = _gaps(loaded.profiles["made-up"], costs, NEVER, (1, 8, 32, 64), None)
     mean = fmean(gap.excess_frac for gap in gaps.values())
     trouble = schedule_trouble(loaded, 0, None)
     assert trouble is not None and f"costs {mean:.0%} more" in trouble[0]
     assert "more where clients wait" in trouble[0]
+
+
+def test_a_schedule_runs_once_at_each_batch_for_both_loads(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    def counted(aim: Aim, schedule: Schedule, batch: int, *rest: Any) -> Expected | None:
+        ran.append(batch)
+        return schedule_at(aim, schedule, batch, *rest)
+
+    monkeypatch.setattr("selector.files.adaptivecheck.schedule_at", counted)
+    flags = ("--speculative-adaptive", "--speculative-adaptive-config", written(config, NEVER))
+    assert schedule_trouble(fleet(*flags), 0, None) is not None
+    assert ran == [1, 8, 32, 64]
 
 
 def test_one_that_never_drafts_is_far(config: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from selector.errors import ProfileError
-from selector.files.profile import acceptance_model, provenance_keys
+from selector.files.acceptancepriors import acceptance_model
+from selector.files.provenance import provenance_keys
 from tests.livearms import ARM, ARM_AT_QUARTER, QUARTER, WHOLE, document, fleet, profile
 from tests.profiles import sparse_profile
 

@@ -14,9 +14,10 @@ from selector.core.depthbatch import DepthBatch
 from selector.core.depthengines import PluginDepths, ScheduledDepths
 from selector.core.policy import BackendSpec
 from selector.errors import FleetError, InputError, ProfileError
+from selector.files.acceptancepriors import acceptance_model
 from selector.files.fleet import Backend, Fleet, LoadedFleet
 from selector.files.owndepth import own_depth, with_own_depth
-from selector.files.profile import Profile, acceptance_model, parse_profile
+from selector.files.profile import Profile, parse_profile
 from tests.profiles import PROFILE, sparse_document
 
 DEPTHS = ["none", "eagle3-k1", "eagle3-k3"]

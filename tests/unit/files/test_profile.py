@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from selector.errors import ProfileError
-from selector.files.profile import acceptance_model, load_profile, parse_profile, write_profile
+from selector.files.acceptancepriors import acceptance_model
+from selector.files.profile import load_profile, parse_profile, write_profile
 from tests.profiles import sparse_document, sparse_profile
 
 Document = dict[str, Any]

@@ -14,8 +14,9 @@ from selector.emulator.engine import EmulatedEngine
 from selector.emulator.gpu import EmulatedGpu, energy_report
 from selector.emulator.info import Site
 from selector.errors import UpstreamError
+from selector.files.acceptancepriors import acceptance_model
 from selector.files.fleet import Backend, Fleet, LoadedFleet
-from selector.files.profile import Profile, acceptance_model
+from selector.files.profile import Profile
 from selector.profiler.client import SglangClient
 from selector.profiler.interruption import measure_interruption
 from selector.profiler.rig import Rig, Shape
