@@ -294,33 +294,9 @@ class MinEnergy:
 
     def state(self) -> dict[str, object]:
         """The plan in force."""
-        plan = self._plan
-        if plan is None:
+        if self._plan is None:
             return {"plan": [], "arms": []}
-        rates = self._planned_for.rates
-        return {
-            "plan": [
-                {
-                    "text_type": text_type,
-                    "tbt_target_ms": target_ms,
-                    "tokens_per_s": rates.get((text_type, target_ms)),
-                    "arms": list(arms),
-                }
-                for (text_type, target_ms), arms in plan.arms_of.items()
-            ],
-            "arms": [
-                {
-                    "arm": arm,
-                    "batch": batch,
-                    "tokens_per_s": plan.tokens_per_s_of.get(arm),
-                    "settings": dict(plan.settings_of.get(arm, {})),
-                }
-                for arm, batch in plan.batch_of.items()
-            ],
-            "power_w": plan.power_w,
-            "within_targets": plan.within_targets,
-            "planned_s": self._planned_s,
-        }
+        return {**self._plan.state(self._planned_for.rates), "planned_s": self._planned_s}
 
     def observe(self, outcome: Outcome) -> None:
         """The acceptance model, which the planner reads, has learnt it already; a look or plan that is due is made."""

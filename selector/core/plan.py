@@ -43,3 +43,28 @@ class Plan:
     def closed(self) -> bool:
         """Whether it is for clients that wait for their answers: their requests are shared between backends."""
         return bool(self.backends_of)
+
+    def state(self, rates: Mapping[DemandKey, float]) -> dict[str, object]:
+        """As JSON; `rates` are the tokens per second that each demand was planned with."""
+        return {
+            "plan": [
+                {
+                    "text_type": text_type,
+                    "tbt_target_ms": target_ms,
+                    "tokens_per_s": rates.get((text_type, target_ms)),
+                    "arms": list(arms),
+                }
+                for (text_type, target_ms), arms in self.arms_of.items()
+            ],
+            "arms": [
+                {
+                    "arm": arm,
+                    "batch": batch,
+                    "tokens_per_s": self.tokens_per_s_of.get(arm),
+                    "settings": dict(self.settings_of.get(arm, {})),
+                }
+                for arm, batch in self.batch_of.items()
+            ],
+            "power_w": self.power_w,
+            "within_targets": self.within_targets,
+        }
