@@ -99,11 +99,11 @@ stretch_depths() {
   live ramp 5 depth-open
 }
 
-# Two GPUs, 1,640 s, where each board has the cells of one plan after what needs both (planned, without kernels):
+# Two GPUs, 1,640 s, where each board has the cells of one plan after what needs both, as they went (without kernels):
 #     0-170   three servers up on the first; on the second those of two-gpus, and two that choose their depth
-#   170-710   two-gpus, 10 cells
-#   710-1250  three-on-one-targets under two seeds on the first, 10 runs; depths under two seeds on the second, 12
-#  1250-1640  other targets on both
+#   170-700   two-gpus, 10 cells
+#   700-1240  three-on-one-targets under two seeds on the first, 10 runs; depths under two seeds on the second, 12
+#  1240-1640  other targets on both
 stretch_each() {
   local fleet second
   for fleet in depth-chosen depth-open; do on_second "$fleet"; done
