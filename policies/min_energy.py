@@ -56,7 +56,7 @@ _QUIET_S, _SCORED_WHEN_QUIET = 0.2, 5
 """Where nothing ends for so long, a decision scores some."""
 _LOOK_WAITS_S = 0.05
 """So long a look that is due waits for an end; then the next decision looks. With few requests a second that is nearly
-always so: looks that came by an end later would miss the start of a peak."""
+always so: looks that came by an end later would miss the start of a peak. Where servers share a GPU none waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,9 @@ class MinEnergy:
     def __init__(self, params: Params, context: PolicyContext) -> None:
         self._params = params
         self._forecast = Forecast(context)
-        self._ahead_s = _AHEAD_S if any(self._forecast.neighbours) else 0.0
+        shared = any(self._forecast.neighbours)
+        self._ahead_s = _AHEAD_S if shared else 0.0
+        self._look_waits_s = 0.0 if shared else _LOOK_WAITS_S
         self._acceptance = context.acceptance
         self._planner = Planner(context.backends, context.acceptance, context.tbt_quantile)
         self._estimate = DemandEstimate(window_s=params.rate_window_s)
@@ -184,7 +186,7 @@ class MinEnergy:
                 self._score(_SCORED_WHEN_QUIET)
         elif self._wanted is not None and self._hands_over(self._wanted, plan, look):
             self._put_in_force(self._wanted, None)
-        elif now_s - self._looked_s >= self._params.replan_s + _LOOK_WAITS_S:
+        elif now_s - self._looked_s >= self._params.replan_s + self._look_waits_s:
             self._look_at_load(fleet)
         return self._plan or plan
 
@@ -305,7 +307,7 @@ class MinEnergy:
         if self._making is not None:
             waited_s = self._now_s - self._scored_s
             self._score(min(_MOST_SCORED_AT_ONCE, _SCORED_AT_ONCE + int(waited_s * _SCORED_PER_S)))
-        elif self._seen is not None and self._now_s - self._looked_s >= self._params.replan_s:
+        elif self._seen and self._look_waits_s and self._now_s - self._looked_s >= self._params.replan_s:
             self._look_at_load(self._seen)
 
 

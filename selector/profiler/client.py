@@ -156,7 +156,10 @@ class SglangClient:
 
         Else they stand still for half a second whenever all of it is looked through. SGLang advises the call.
         """
-        status, _ = await self._exchange("POST", "/freeze_gc", None)
+        try:
+            status, _ = await self._exchange("POST", "/freeze_gc", None)
+        except UpstreamError:  # if it is gone, whoever asks next finds out
+            return False
         return status == 200
 
     async def abort_all(self) -> None:
