@@ -10,6 +10,9 @@ from statistics import fmean
 LIVE = Path(__file__).parents[3] / "bench" / "live"
 sys.path.insert(0, str(LIVE))
 from draws import draw  # noqa: E402
+from imposing import with_imposed  # noqa: E402
+from plan import cells, load_plan  # noqa: E402
+from workload import trace_of, workload  # noqa: E402
 
 SERVERS = LIVE / "fleets" / "three-on-one.toml"
 DRAWS = 5
@@ -52,3 +55,16 @@ def test_draws_are_told_cell_by_cell(tmp_path: Path) -> None:
     missing = [*command[:3], str(tmp_path / "none.toml")]
     refused = subprocess.run(missing, capture_output=True, text=True, timeout=60, check=False)
     assert refused.returncode == 2 and "none.toml" in refused.stderr
+
+
+def test_another_seed_draws_other_texts_and_prompts_for_the_same_arrivals(tmp_path: Path) -> None:
+    file = LIVE / "three-on-one-targets.toml"
+    plan = load_plan(file)
+    _, loaded = with_imposed(SERVERS, plan, tmp_path, LIVE)
+    by_seed = {cell.seed: cell for cell in cells(plan) if cell.policy == "min_energy" and cell.target_ms == 10}
+    one, other = (workload(plan, by_seed[seed], trace_of(plan, LIVE), loaded) for seed in (1, 2))
+    assert [each.due_s for each in one.timed] == [each.due_s for each in other.timed]
+    assert [each.text_type for each in one.timed] != [each.text_type for each in other.timed]
+    assert one.timed[0].body["input_ids"] != other.timed[0].body["input_ids"]
+    assert {each.body["rid"] for each in one.timed}.isdisjoint(each.body["rid"] for each in other.timed)
+    assert [each.text_type for each in one.timed] == [each.text_type for each in one.simulated]
