@@ -98,8 +98,8 @@ def drafters(target: str, models: Path) -> list[Drafter]:
     )  # fmt: skip
     if target in MTP_TARGETS:
         found += [_eagle("mtp", "NEXTN", steps, None) for steps in (1, 3)]
-    small = STANDALONE_DRAFTS.get(target)
-    if small is not None and _vocabulary(models / small) in {_vocabulary(models / target)} - {None}:
+    small, vocabulary = STANDALONE_DRAFTS.get(target), _vocabulary(models / target)
+    if small is not None and vocabulary is not None and _vocabulary(models / small) == vocabulary:
         found.append(_eagle("standalone", "STANDALONE", 3, small))
     if any(arm.algorithm == "EAGLE3" for arm in found):
         found.append(_adaptive(eagle3))

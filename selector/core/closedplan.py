@@ -36,11 +36,9 @@ def closed_plan(assignment: Assignment, population: float, idle_w: float) -> Pla
 
     `population` is above 0; `idle_w` is the idle power of the whole fleet.
     """
-    if len(assignment.demands) == 1:
-        held, within = _split(assignment, population, idle_w)
-    else:
-        held, within = _in_order(assignment, population)
-    divided = len(assignment.demands) == 1 and len(held) > 1
+    alone = len(assignment.demands) == 1
+    held, within = _split(assignment, population, idle_w) if alone else _in_order(assignment, population)
+    divided = alone and len(held) > 1
     rates = sum(pool.tokens_per_s for pool in held) or 1.0
     score, scale, backends = _Sharing(held, population, idle_w).best()
     batches = [pool.curve.at(scale * pool.tokens_per_s / count)[0] for pool, count in zip(held, backends, strict=True)]
