@@ -122,6 +122,29 @@ stretch_each() {
   stretch_targets
 }
 
+# Two GPUs, 1,640 s, where each board has live cells of its own (planned, without kernels from before):
+#     0-170   three servers up on each
+#   170-715   three-on-one-targets under two seeds on the first, 10 runs, and 2 of asleep; depths under two more seeds on the
+#             second, 12 runs
+#   715-1640  other targets on both
+stretch_apart() {
+  local second
+  on_second depth-open
+  raise two-gpus three-on-one
+  raise ramp depth-open
+  hold two-gpus three-on-one || true
+  hold ramp depth-open || true
+  if ready depth-open; then live ramp 370 depth-open; fi &
+  second=$!
+  if ready three-on-one; then
+    live three-on-one-targets 370
+    live asleep 370
+  fi
+  wait "$second"
+  release three-on-one depth-open
+  stretch_targets
+}
+
 # Other targets alone, on two GPUs.
 stretch_targets() {
   local second

@@ -32,6 +32,7 @@ from typing import Any
 import aiohttp
 from board import Board, engine_totals, engines
 from hostcpu import cpu_times, shares
+from hostspeed import HostSpeed
 from imposing import imposed_lengths, with_imposed
 from plan import DIRECT, LiveCell, LivePlan, cells, load_plan
 from report import print_report
@@ -261,20 +262,21 @@ async def measured(
     board, before, processors = Board(energy_urls, loaded), await engine_totals(loaded), cpu_times()
     sampling = asyncio.create_task(board.follow())
     try:
-        if cell.policy == DIRECT:
-            live = await _direct(load, loaded, energy_urls, scale)
-        else:
-            name = "".join(letter if letter.isalnum() else "-" for letter in cell.key)
-            live = await run_policy(
-                cell.policy,
-                fleet_file=fleet_file,
-                energy_urls=energy_urls,
-                requests=load.timed,
-                time_scale=scale,
-                seed=cell.seed,
-                decision_log=fleet_file.parent / f"decisions-{name}.jsonl",
-                on_answer=answers.append,
-            )
+        async with HostSpeed() as speed:
+            if cell.policy == DIRECT:
+                live = await _direct(load, loaded, energy_urls, scale)
+            else:
+                name = "".join(letter if letter.isalnum() else "-" for letter in cell.key)
+                live = await run_policy(
+                    cell.policy,
+                    fleet_file=fleet_file,
+                    energy_urls=energy_urls,
+                    requests=load.timed,
+                    time_scale=scale,
+                    seed=cell.seed,
+                    decision_log=fleet_file.parent / f"decisions-{name}.jsonl",
+                    on_answer=answers.append,
+                )
     finally:
         sampling.cancel()
     host_cpu = shares(processors, cpu_times())
@@ -294,6 +296,7 @@ async def measured(
         "engine": engines(before, await engine_totals(loaded)),
         "board": board.summary(),
         "host_cpu": host_cpu,
+        "host_speed": speed.summary(),
         "timeline": board.timeline(),
         "host": platform.node(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

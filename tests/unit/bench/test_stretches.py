@@ -99,3 +99,20 @@ def test_each_board_has_a_plan_of_its_own_after_what_needs_both() -> None:
 )
 def test_each_goes_on_with_the_servers_that_came_up(missing: str, left: list[str]) -> None:
     assert live(steps("each", missing)) == left
+
+
+@pytest.mark.parametrize(
+    ("missing", "measured"),
+    [
+        ([], ["asleep", "ramp depth-open", "three-on-one-targets"]),
+        (["depth-open"], ["asleep", "three-on-one-targets"]),
+        (["three-on-one"], ["ramp depth-open"]),
+    ],
+)
+def test_boards_with_live_cells_apart_end_with_other_targets(missing: list[str], measured: list[str]) -> None:
+    done = steps("apart", *missing)
+    assert sorted(live(done)) == measured
+    assert done.index("on_second depth-open") < done.index("raise ramp depth-open")
+    ended = done.index("release three-on-one depth-open")
+    assert all(number < ended for number, line in enumerate(done) if line.startswith("live "))
+    assert ended < done.index("model Qwen3-14B on 1")
