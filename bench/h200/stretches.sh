@@ -126,23 +126,32 @@ stretch_each() {
 #     0-170   three servers up on each
 #   170-715   three-on-one-targets under two seeds on the first, 10 runs, and 2 of asleep; depths under two more seeds on the
 #             second, 12 runs
-#   715-1640  other targets on both
+#   715-1140  servers of clients up on the second, and its 8 cells; other targets on the first
+#  1140-1640  other targets on both
 stretch_apart() {
-  local second
+  local first second
   on_second depth-open
+  on_second depth-closed
   raise two-gpus three-on-one
   raise ramp depth-open
   hold two-gpus three-on-one || true
   hold ramp depth-open || true
-  if ready depth-open; then live ramp 370 depth-open; fi &
+  if ready depth-open; then live ramp 820 depth-open; fi &
   second=$!
   if ready three-on-one; then
-    live three-on-one-targets 370
-    live asleep 370
+    live three-on-one-targets 820
+    live asleep 820
   fi
   wait "$second"
   release three-on-one depth-open
-  stretch_targets
+
+  models 0 2 &
+  first=$!
+  raise clients depth-closed
+  if hold clients depth-closed; then live clients 470; fi
+  release depth-closed
+  models 1 2
+  wait "$first"
 }
 
 # Other targets alone, on two GPUs.

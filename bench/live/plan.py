@@ -71,15 +71,21 @@ class Load(FileModel):
     name: str
     running: PositiveFloat | None = None
     rate: tuple[tuple[Annotated[float, Field(ge=0)], PositiveFloat], ...] | None = None
+    clients: tuple[tuple[Annotated[float, Field(ge=0)], Annotated[int, Field(ge=0)]], ...] | None = None
+    """Who wait for their answers: (time, how many), straight lines in between, none at the end."""
+    requests: PositiveInt = 2_000
+    """That clients have to send, at most."""
     policies: tuple[str, ...] = ()
     """Under it alone; empty for those of the fleet or the plan."""
     targets_ms: tuple[PositiveFloat, ...] = ()
     """Under it alone; empty for those of the plan."""
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Load:
-        if (self.running is None) == (self.rate is None):
-            raise ValueError("give either running or rate")
+    def _one_of_them(self) -> Load:
+        if sum(given is not None for given in (self.running, self.rate, self.clients)) != 1:
+            raise ValueError("give one of running, rate and clients")
+        if self.clients is not None and (not self.clients or self.clients[-1][1] != 0):
+            raise ValueError("the last number of clients must be 0, or the load would not end")
         if self.rate is not None and [t for t, _ in self.rate] != sorted({t for t, _ in self.rate}):
             raise ValueError("the times of rate must increase")
         return self
@@ -159,6 +165,8 @@ class LivePlan(FileModel):
             for name in names:
                 if name not in stems:
                     raise ValueError(f"{field} names {name!r}; fleets has {', '.join(stems)}")
+        if any(load.clients for load in self.loads) and any(text.then for text in self.texts):
+            raise ValueError("texts that change (then) need loads whose requests come at their own times, not clients")
         return self
 
     @property

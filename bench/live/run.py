@@ -276,6 +276,7 @@ async def measured(
                     seed=cell.seed,
                     decision_log=fleet_file.parent / f"decisions-{name}.jsonl",
                     on_answer=answers.append,
+                    arrivals=load.arrivals(),
                 )
     finally:
         sampling.cancel()
@@ -290,7 +291,7 @@ async def measured(
         "policy": cell.policy,
         "seed": cell.seed,
         "servers": "emulated" if args.emulate else "real",
-        "requests_sent": len(load.timed),
+        "requests_sent": live.requests + live.failed,
         "rate": load.rate,
         **compared(asdict(live), simulated),
         "engine": engines(before, await engine_totals(loaded)),
@@ -329,7 +330,9 @@ async def _direct(load: Workload, loaded: LoadedFleet, energy_urls: Sequence[str
     async with aiohttp.ClientSession() as session:
         before = await read_energy(session, energy_urls)
         async with LagWatch() as lag:
-            answers = await Replay(str(loaded.fleet.backends[0].url), load.timed, time_scale=scale).run()
+            answers = await Replay(
+                str(loaded.fleet.backends[0].url), load.timed, time_scale=scale, arrivals=load.arrivals()
+            ).run()
         after = await read_energy(session, energy_urls)
     return summarise(DIRECT, answers, before, after, lag.lags_ms)
 

@@ -2,7 +2,7 @@
 
     python bench/live/stages.py --plan bench/live/ramp.toml --rows bench/results/h200_live.jsonl --fleet depth-open
 
-Every cell is cut into stages of so many seconds; a stage's joules and tokens, those of all seeds together, are
+Every cell is cut into stages; a stage's joules and tokens, those of all seeds together, are
 interpolated from the row's timeline, which engines and boards tell every 1.5 s. With the mean batch of its steps.
 """
 
@@ -22,8 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from run import done
 
-from selector.errors import SelectorError
+from selector.errors import SelectorError, UsageError
 
+_STAGE_S = 9.0
 _COUNTED = ("energy_j", "steps", "request_steps", "tokens")
 
 
@@ -33,10 +34,11 @@ def main() -> int:
     parser.add_argument("--plan", type=Path, required=True, help="what was run (TOML)")
     parser.add_argument("--rows", type=Path, required=True, help="the results")
     parser.add_argument("--fleet", help="only the cells of this fleet of the plan")
-    parser.add_argument("--stage-s", type=float, default=9.0, help="length of a stage (default: %(default)s)")
+    parser.add_argument("--from-s", help="when stages begin, separated by commas (default: every 9 s)")
     args = parser.parse_args()
     try:
         plan = load_plan(args.plan)
+        edges = _edges(args.from_s, plan.seconds)
     except SelectorError as failed:
         print(f"stages.py: {failed}", file=sys.stderr)
         return 2
@@ -45,9 +47,21 @@ def main() -> int:
     for cell in cells(plan):
         if args.fleet in (None, Path(cell.fleet).stem) and cell.key in rows:
             found.setdefault((Path(cell.fleet).stem, cell.text.name, cell.policy), []).append(rows[cell.key])
-    edges = np.append(np.arange(0.0, plan.seconds, args.stage_s), np.inf)
     Console(markup=False, emoji=False, width=200, soft_wrap=True).print(_table(found, edges))
     return 0
+
+
+def _edges(given: str | None, seconds: float) -> list[float]:
+    """Where stages begin, and no end of the last. Raises `UsageError`."""
+    if given is None:
+        return [*map(float, np.arange(0.0, seconds, _STAGE_S)), np.inf]
+    try:
+        begins = [float(word) for word in given.split(",")]
+    except ValueError:
+        begins = []
+    if not begins or begins != sorted(set(begins)):
+        raise UsageError("--from-s", f"is {given!r}", "give seconds that increase, such as 0,6,14")
+    return [*begins, np.inf]
 
 
 def stages(rows: Sequence[Mapping[str, Any]], edges: Sequence[float]) -> list[dict[str, float]]:

@@ -16,6 +16,7 @@ from selector.files.fleet import LoadedFleet
 from selector.files.policy import load_policy_file
 from selector.files.trace import Trace, TraceRequest, load_trace, with_text_types
 from selector.loadgen.replay import TimedRequest
+from selector.simulator.arrivals import Arrivals, ClosedLoop, OpenLoop
 from selector.simulator.engine import SimulatedRequest, Simulation
 from selector.simulator.trial import simulate_policy, true_acceptance
 
@@ -32,6 +33,16 @@ class Workload:
     simulated: list[SimulatedRequest]
     rate: float | None
     """Times the trace's own rate, where it is one number."""
+    clients_at: Sequence[tuple[float, int]] | None = None
+    """Of a closed loop, which sends some of them."""
+
+    def load(self) -> ClosedLoop | OpenLoop:
+        """When they come."""
+        return OpenLoop(self.simulated) if self.clients_at is None else ClosedLoop(self.simulated, self.clients_at)
+
+    def arrivals(self) -> Arrivals | None:
+        """The clients of one run; `None` where requests come when they are due."""
+        return None if self.clients_at is None else self.load().start()
 
 
 def trace_of(plan: LivePlan, folder: Path) -> Trace:
@@ -114,13 +125,18 @@ def workload(
     plan: LivePlan, cell: LiveCell, trace: Trace, loaded: LoadedFleet, *, rate: float | None = None
 ) -> Workload:
     """The requests of a cell; equal for every policy of it where the load names a rate. `rate` replaces a search."""
-    rates = _rate(cell.load, trace, plan, cell, loaded) if rate is None else [(0.0, rate)]
-    coming = warped(trace.requests, rates, plan.seconds)
+    rates: Sequence[tuple[float, float]] = ()
+    if cell.load.clients is None:
+        rates = _rate(cell.load, trace, plan, cell, loaded) if rate is None else [(0.0, rate)]
+        coming = warped(trace.requests, rates, plan.seconds)
+    else:
+        coming = [replace(request, arrival_s=0.0) for request in trace.requests[: cell.load.requests]]
     simulated = _simulated(coming, plan, cell)
     return Workload(
         timed=[_timed(number, request, cell.seed) for number, request in enumerate(simulated)],
         simulated=simulated,
         rate=rates[0][1] if len(rates) == 1 else None,
+        clients_at=cell.load.clients,
     )
 
 
@@ -191,4 +207,4 @@ def policy_of(cell: LiveCell, loaded: LoadedFleet) -> str:
 
 def simulated_result(loaded: LoadedFleet, load: Workload, cell: LiveCell) -> dict[str, object]:
     """The same requests in the simulator, as the numbers that a live result has too."""
-    return simulate_policy(loaded, load.simulated, policy_of(cell, loaded), seed=cell.seed).model_dump()
+    return simulate_policy(loaded, load.load(), policy_of(cell, loaded), seed=cell.seed).model_dump()

@@ -22,6 +22,7 @@ import aiohttp
 from selector.core.quantile import quantile
 from selector.errors import UpstreamError
 from selector.loadgen.replay import Answer, LagWatch, Replay, TimedRequest
+from selector.simulator.arrivals import Arrivals
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 40.0
@@ -160,14 +161,18 @@ async def run_policy(
     seed: int = 0,
     decision_log: Path | None = None,
     on_answer: Callable[[Answer], None] | None = None,
+    arrivals: Arrivals | None = None,
 ) -> LiveResult:
-    """Runs `requests` through a router of its own. Raises `UpstreamError` when router or meter do not answer."""
+    """Runs `requests` through a router of its own; `arrivals` as for `Replay`.
+
+    Raises `UpstreamError` when router or meter do not answer.
+    """
     arguments = ["serve", "--config", str(fleet_file), "--policy", policy, "--port", "0", "--seed", str(seed)]
     if decision_log is not None:
         arguments += ["--decision-log", str(decision_log)]
     async with running_process(*arguments) as lines, aiohttp.ClientSession() as session:
         url = lines[-1].split("url=", 1)[1].split()[0]
-        replay = Replay(url, requests, time_scale=time_scale, on_answer=on_answer)
+        replay = Replay(url, requests, time_scale=time_scale, on_answer=on_answer, arrivals=arrivals)
         before = await read_energy(session, energy_urls)
         async with LagWatch() as lag:
             answers = await replay.run()

@@ -1,4 +1,5 @@
-"""Sends requests when they are due, whatever the answers do (open loop), and measures each as its reader would see it.
+"""Sends requests when they are due, whatever the answers do (open loop), or as clients that wait for their answers
+(closed loop), and measures each as its reader would see it.
 
 Times are seconds of the replayed clock: real seconds × `time_scale`, so that an emulated fleet that runs at half speed
 is measured in its own time.
@@ -10,7 +11,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import aiohttp
@@ -18,6 +21,7 @@ import orjson
 
 from selector.core.stream import StreamObserver
 from selector.core.streamevents import EventSplitter
+from selector.simulator.arrivals import Arrivals
 
 ARM_HEADER = "x-drafter-selector-arm"
 
@@ -53,7 +57,10 @@ class Answer:
 
 
 class Replay:
-    """One replay of `requests` against `url` (the base, without path)."""
+    """One replay of `requests` against `url` (the base, without path).
+
+    `arrivals`, of a load of as many requests, says who is sent next and when instead of their `due_s`.
+    """
 
     def __init__(
         self,
@@ -63,27 +70,63 @@ class Replay:
         time_scale: float = 1.0,
         on_answer: Callable[[Answer], None] | None = None,
         timeout_s: float = 120.0,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self._url = url
-        self._requests = sorted(requests, key=lambda request: request.due_s)
+        self._requests = list(requests) if arrivals else sorted(requests, key=lambda request: request.due_s)
+        self._arrivals = arrivals
         self._time_scale = time_scale
         self._on_answer = on_answer
         self._timeout_s = timeout_s
         self.in_flight = 0
 
     async def run(self) -> list[Answer]:
-        """Sends everything and waits for the last answer; answers in the order in which they were due."""
+        """Sends everything and waits for the last answer; answers in the order in which requests were sent."""
         loop = asyncio.get_running_loop()
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session, asyncio.TaskGroup() as group:
             started = loop.time()
-            tasks = []
-            for request in self._requests:
-                due = started + request.due_s / self._time_scale
-                await asyncio.sleep(max(0.0, due - loop.time()))
-                tasks.append(group.create_task(self._one(session, request, started, due)))
+            if self._arrivals is not None:
+                tasks = await self._as_they_arrive(self._arrivals, session, group, started)
+            else:
+                tasks = []
+                for request in self._requests:
+                    due = started + request.due_s / self._time_scale
+                    await asyncio.sleep(max(0.0, due - loop.time()))
+                    tasks.append(group.create_task(self._one(session, request, started, due)))
         return [task.result() for task in tasks]
+
+    async def _as_they_arrive(
+        self, arrivals: Arrivals, session: aiohttp.ClientSession, group: asyncio.TaskGroup, started: float
+    ) -> list[asyncio.Task[Answer]]:
+        """Every request that was sent, once no more will be."""
+        clock = asyncio.get_running_loop().time
+        tasks: list[asyncio.Task[Answer]] = []
+        under_way: set[asyncio.Task[Answer]] = set()
+        ended = asyncio.Event()
+
+        def end(task: asyncio.Task[Answer]) -> None:
+            under_way.remove(task)
+            failed = task.cancelled() or task.exception() is not None or task.result().error is not None
+            arrivals.ended((clock() - started) * self._time_scale, refused=failed)
+            ended.set()
+
+        while True:
+            wait_s = arrivals.next_s - (clock() - started) * self._time_scale
+            if wait_s <= 0.0:
+                taken = arrivals.take()
+                if taken is not None:
+                    task = group.create_task(self._one(session, self._requests[taken[0]], started, clock()))
+                    task.add_done_callback(end)
+                    tasks.append(task)
+                    under_way.add(task)
+                continue
+            if not isfinite(wait_s) and not under_way:
+                return tasks
+            ended.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), wait_s / self._time_scale if isfinite(wait_s) else None)
 
     async def _one(self, session: aiohttp.ClientSession, request: TimedRequest, started: float, due: float) -> Answer:
         clock = asyncio.get_running_loop().time

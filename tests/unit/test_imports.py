@@ -26,7 +26,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "emulator": ("core", "files", "simulator.server", "simulator.draws", "simulator.job"),
     "router": ("core", "files"),
     "data": (),
-    "loadgen": ("core", "files", "data"),
+    "loadgen": ("core", "files", "data", "simulator.arrivals"),
     "cli": ("core", "files", "data", "page", "profiler", "simulator", "emulator", "router", "loadgen"),
     "engine": ("core", "files"),
 }

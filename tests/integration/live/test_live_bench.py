@@ -130,6 +130,37 @@ def test_a_load_may_have_policies_of_its_own(plan: Path) -> None:
     assert line.startswith("left") and line.endswith("static:dspark-8")
 
 
+def test_clients_that_wait_for_their_answers(plan: Path) -> None:
+    file = plan / "plan.toml"
+    steps = "clients = [[0, 1], [1.5, 1], [1.5, 4], [3, 4], [3, 0]]"
+    file.write_text(file.read_text().replace("running = 2", steps))
+    ran = run(plan, "--emulate")
+    assert ran.returncode == 0, ran.stderr
+    for row in rows(plan):
+        live, simulated = row["live"], row["simulated"]
+        assert live["failed"] == 0 and row["rate"] is None
+        # As many as are answered in the time, and no more than the plan's.
+        assert 8 < live["requests"] == row["requests_sent"] < 2_000
+        assert abs(live["requests"] / simulated["requests"] - 1) < 0.4
+        assert live["duration_s"] < 6.0
+    assert run(plan, "--resimulate").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("clients", "problem"),
+    [
+        ("clients = [[0, 1]]", "must be 0"),
+        ('clients = [[0, 1], [3, 0]]\n[[texts]]\nname = "t"\nmix = {code = 1}\nthen = {math = 1}', "texts that change"),
+        ("clients = [[0, 1], [3, 0]]\nrate = [[0, 1]]", "give one of running, rate and clients"),
+    ],
+)
+def test_clients_that_do_not_end_or_come_with_a_rate_are_refused(plan: Path, clients: str, problem: str) -> None:
+    file = plan / "plan.toml"
+    file.write_text(file.read_text().replace("running = 2", clients))
+    ran = run(plan, "--list")
+    assert ran.returncode == 2 and problem in ran.stderr
+
+
 def test_text_may_change_in_the_middle_of_the_time(plan: Path) -> None:
     file = plan / "plan.toml"
     mixed = "mix = { code = 0.5, romansh = 0.5 }"

@@ -47,8 +47,15 @@ def test_the_command_prints_joules_per_token_of_the_cells_of_a_plan(tmp_path: Pa
             json.dumps({"key": key, **row((0, 0, 0), (18, 36, 18), (36, 360, 36))}) + "\n" for key in (wanted.key, "?")
         )
     )
-    command = [sys.executable, LIVE / "stages.py", "--plan", plan, "--rows", rows, "--stage-s", "18"]
+    command = [sys.executable, LIVE / "stages.py", "--plan", plan, "--rows", rows, "--from-s", "0,18"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     line = next(line for line in told.splitlines() if wanted.policy in line)
     assert "2.0000 (2)" in line and "18.0000 (2)" in line
     assert len([line for line in told.splitlines() if "static:" in line]) == 1
+
+
+@pytest.mark.parametrize("wrong", ["", "0,x", "6,0", "0,0"])
+def test_stages_that_do_not_increase_are_refused(wrong: str, tmp_path: Path) -> None:
+    command = [sys.executable, LIVE / "stages.py", "--plan", LIVE / "ramp.toml", "--rows", tmp_path, "--from-s", wrong]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 2 and "--from-s" in ran.stderr and "0,6,14" in ran.stderr

@@ -104,15 +104,17 @@ def test_each_goes_on_with_the_servers_that_came_up(missing: str, left: list[str
 @pytest.mark.parametrize(
     ("missing", "measured"),
     [
-        ([], ["asleep", "ramp depth-open", "three-on-one-targets"]),
-        (["depth-open"], ["asleep", "three-on-one-targets"]),
-        (["three-on-one"], ["ramp depth-open"]),
+        ([], ["asleep", "clients", "ramp depth-open", "three-on-one-targets"]),
+        (["depth-open"], ["asleep", "clients", "three-on-one-targets"]),
+        (["three-on-one"], ["clients", "ramp depth-open"]),
+        (["depth-closed"], ["asleep", "ramp depth-open", "three-on-one-targets"]),
     ],
 )
-def test_boards_with_live_cells_apart_end_with_other_targets(missing: list[str], measured: list[str]) -> None:
+def test_boards_with_live_cells_apart_go_on_with_other_targets(missing: list[str], measured: list[str]) -> None:
     done = steps("apart", *missing)
     assert sorted(live(done)) == measured
     assert done.index("on_second depth-open") < done.index("raise ramp depth-open")
     ended = done.index("release three-on-one depth-open")
-    assert all(number < ended for number, line in enumerate(done) if line.startswith("live "))
-    assert ended < done.index("model Qwen3-14B on 1")
+    assert all(number < ended for number, line in enumerate(done) if line.startswith(("live ramp", "live three")))
+    assert ended < done.index("model Qwen3-Coder-30B-A3B on 0")
+    assert done.index("release depth-closed") < done.index("model Qwen3-14B on 1")

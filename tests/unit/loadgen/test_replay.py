@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from selector.files.trace import TraceRequest
 from selector.loadgen.replay import Answer, LagWatch, Replay, TimedRequest
+from selector.simulator.arrivals import Arrivals, ClosedLoop
+from selector.simulator.run import SimulatedRequest
 from tests.skippingloop import SkippingLoop, run_skipping
 
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
@@ -167,6 +170,49 @@ def test_answers_come_in_the_order_they_were_due_and_are_told_as_they_end() -> N
     answers, _ = replayed(later_ones_first, requests, on_answer=lambda answer: told.append(answer.request.number))
     assert [answer.request.number for answer in answers] == [0, 1, 2]
     assert told == [2, 1, 0]
+
+
+def clients(count: int, clients_at: Sequence[tuple[float, int]], **options: Any) -> Arrivals:
+    """Clients that have so many requests to send."""
+    trace = TraceRequest(request_id="", arrival_s=0.0, prompt_tokens=10, output_tokens=4)
+    request = SimulatedRequest(trace=trace, text_type="code", slo_class="live", tbt_target_ms=None)
+    return ClosedLoop([request] * count, clients_at, **options).start()
+
+
+@pytest.mark.parametrize("time_scale", [0.5, 4.0])
+def test_clients_send_their_next_request_when_their_last_one_was_answered(time_scale: float) -> None:
+    arrivals = clients(9, [(0.0, 1), (1.0, 1), (1.0, 2), (2.0, 2), (2.0, 0)])
+    requests = [timed(number) for number in range(9)]
+    answers, received = replayed(four_tokens, requests, time_scale=time_scale, arrivals=arrivals)
+    sent_s = [request.at_s * time_scale for request in received]
+    # An answer takes 0.34 s of the server; at 2 s clients go, who were two from 1 s on.
+    assert max(sent_s) < 2.0
+    assert [answer.request.number for answer in answers] == list(range(len(received)))
+    takes_s = 0.34 * time_scale
+    alone = [at_s for at_s in sent_s if at_s < 1.0]
+    assert alone == pytest.approx([number * takes_s for number in range(len(alone))])
+    assert any(at_s == pytest.approx(1.0) for at_s in sent_s), "the second client"
+    for at_s in sent_s:
+        there = sum(other <= at_s < other + takes_s - 1e-6 for other in sent_s)
+        assert there <= (1 if at_s < 1.0 else 2)
+
+
+def test_clients_end_with_their_requests() -> None:
+    answers, received = replayed(four_tokens, [timed(0), timed(1), timed(2)], arrivals=clients(3, [(0.0, 2)]))
+    assert len(received) == len(answers) == 3
+
+
+def test_a_client_that_is_refused_tries_again_later_with_its_next_request() -> None:
+    async def at_second_try(request: Received) -> None:
+        if request.body["n"] == 0:
+            request.start(status="503 Service Unavailable")
+        else:
+            await four_tokens(request)
+
+    arrivals = clients(2, [(0.0, 1)], retry_s=3.0)
+    answers, received = replayed(at_second_try, [timed(0), timed(1)], arrivals=arrivals)
+    assert [answer.error is None for answer in answers] == [False, True]
+    assert [request.at_s for request in received] == pytest.approx([0.0, 3.0])
 
 
 def test_how_late_requests_were_sent_is_told_in_real_time() -> None:
