@@ -19,9 +19,9 @@ from selector.core.poolload import Demand
 
 _UNSERVED_J_PER_TOKEN = 1e3
 """Price of a token that no place is left for: above any real cost, so that serving always wins."""
-_GROWN = (2.0, 4.0)
+_GROWN = (4.0, 8.0)
 """Loads, as multiples of the present one, for which a choice among servers that share a GPU has to be good too."""
-_TURNS_FRAC = 0.03
+_TURNS_FRAC = 0.05
 """What servers of one GPU have to save by working together: they hold less of a peak, and prefills take turns too."""
 
 
