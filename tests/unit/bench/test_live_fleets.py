@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from selector.files.fleet import load_fleet
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench" / "live"))
+from plan import cells, load_plan
 
 LIVE = Path(__file__).parents[3] / "bench" / "live"
 FIRST, SECOND = "four-on-one", "four-on-second"
@@ -35,6 +39,7 @@ def servers(fleet: str, *, on_second: bool = False) -> set[tuple[object, ...]]:
         ("two-gpus", (FIRST, SECOND), False),
         ("two-gpus", PAIR, False),
         ("three-on-one-targets", PAIR, False),
+        ("asleep", PAIR, False),
         ("three-on-one", (FIRST,), False),
         ("three-on-one-targets", (FIRST,), False),
         ("router-cost", (FIRST,), False),
@@ -51,3 +56,13 @@ def test_depths_on_the_second_gpu_use_the_eagle3_server_that_two_gpus_use() -> N
     up = servers("two-second") | servers("depth-chosen", on_second=True)
     assert servers("depth-open", on_second=True) <= up
     assert len({server[0] for server in up}) == len(up) == 4
+
+
+@pytest.mark.parametrize(
+    "plan", sorted(set(LIVE.glob("*.toml")) - set(LIVE.glob("held-*.toml"))), ids=lambda plan: plan.stem
+)
+def test_every_plan_and_its_fleets_can_be_read(plan: Path) -> None:
+    read = load_plan(plan)
+    assert list(cells(read))
+    for fleet in read.fleets:
+        assert (LIVE / fleet).is_file()
