@@ -90,44 +90,51 @@ class Assignment:
             if wanted > room:
                 mixes[arm] = [(demand, rate * room / wanted) for demand, rate in mix]
                 rests.update((demand.key, rate * (1.0 - room / wanted)) for demand, rate in mix)
-        return self._placed(mixes, rests, first=1)
+        return self._placed(mixes, rests)
 
-    def in_order(self, scale: float, *, limited: bool = True) -> tuple[list[Held], float]:
-        """As `alike`, with places in the order of the rates; if not `limited`, all of a demand is on its first arm."""
-        rates = {demand.key: demand.tokens_per_s * scale for demand in self.demands}
-        return self._placed({}, rates, limited=limited)
+    def on_planned_arms(self) -> list[Held]:
+        """The pools with all of every demand on its planned arm, whether that holds it or not."""
+        mixes: dict[str, list[tuple[Demand, float]]] = {}
+        for demand in self.demands:
+            mixes.setdefault(self.arms_of[demand.key][0], []).append((demand, demand.tokens_per_s))
+        return self._held(mixes)
+
+    def overflow_frac(self, held: Sequence[Held]) -> float:
+        """The share of the tokens of the pools, in which the demands have the shares of their rates, on other arms
+        than the planned ones.
+        """
+        planned = {pool.arm: pool.tokens_per_s for pool in self.on_planned_arms()}
+        served = sum(pool.tokens_per_s for pool in held)
+        scale = served / sum(planned.values())
+        there = sum(min(pool.tokens_per_s, scale * planned.get(pool.arm, 0.0)) for pool in held)
+        return max(0.0, 1.0 - there / served)
 
     def _placed(
-        self,
-        mixes: dict[str, list[tuple[Demand, float]]],
-        rests: Mapping[DemandKey, float],
-        *,
-        first: int = 0,
-        limited: bool = True,
+        self, mixes: dict[str, list[tuple[Demand, float]]], rests: Mapping[DemandKey, float]
     ) -> tuple[list[Held], float]:
-        """`mixes` with places for the rests added, on the arms from the `first` preference on; and what has none."""
+        """`mixes` with places for the rests added, on the arms for overflow; and what has none."""
         unserved = 0.0
         for demand in self.demands:
             rest = rests[demand.key]
-            for arm in self.arms_of[demand.key][first:]:
+            for arm in self.arms_of[demand.key][1:]:
                 if rest <= 0.0:
                     break
                 if arm in self.resting:
                     continue
                 there = mixes.get(arm, [])
-                taken = rest
-                if limited:
-                    room = self._room(arm, [*there, (demand, rest)])
-                    taken = min(rest, room - sum(rate for _, rate in there))
+                room = self._room(arm, [*there, (demand, rest)])
+                taken = min(rest, room - sum(rate for _, rate in there))
                 if taken > 1e-9:
                     mixes[arm] = [*there, (demand, taken)]
                     rest -= taken
             unserved += max(0.0, rest)
-        held = [
-            Held(arm, self.curve(arm, mix), sum(r for _, r in mix), self.usable.counts[arm])
+        return self._held(mixes), unserved
+
+    def _held(self, mixes: Mapping[str, Mix]) -> list[Held]:
+        return [
+            Held(arm, self.curve(arm, mix), sum(rate for _, rate in mix), self.usable.counts[arm])
             for arm, mix in mixes.items()
         ]
-        return held, unserved
 
     def _room(self, arm: str, mix: Mix) -> float:
         """Tokens per second that all backends of the arm hold of a mix within the targets."""

@@ -64,14 +64,15 @@ class Placing:
     def _following(self, plan: Plan, key: DemandKey, look: Look) -> tuple[Prediction, str] | None:
         """The first place by the plan's preference, else the best one beyond it; `None` where none is feasible."""
         arms = plan.arms_of.get(key, ())
-        crowded = plan.hopeless or (plan.closed and not plan.within_targets and len(plan.arms_of) == 1)
+        planned = next(iter(arms), None)
+        hopeless = plan.hopeless and planned not in plan.apart
+        crowded = hopeless or (plan.closed and not plan.within_targets and len(plan.arms_of) == 1)
         if not crowded and (found := self._planned(plan, arms, look)) is not None:
             return found
         feasible = [found for found in self._emptiest(look) if found.feasible] if crowded else []
         feasible = feasible or [found for found in self._staying(look) if found.feasible]
         if not feasible:
             return None
-        planned = next(iter(arms), None)
         if not plan.within_targets and not crowded:  # places that others need are left to them
             feasible = [each for each in feasible if each.arm == planned or each.arm not in plan.batch_of] or feasible
         placed = self._undisturbing(feasible, planned, look.fleet)

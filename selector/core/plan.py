@@ -36,6 +36,9 @@ class Plan:
     """Whether every demand has places within its target, and all clients do where they wait for answers."""
     hopeless: bool = False
     """Whether clients wait for answers to a demand that no batch of its arms serves within its target."""
+    apart: frozenset[str] = frozenset()
+    """Arms that have places within the targets of what is planned for them, where no client overflows: they are
+    followed even if others are hopeless."""
     instead_of: Plan | None = None
     """The assignment in force planned for the same load, where this one costs less."""
 

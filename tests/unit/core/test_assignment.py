@@ -46,23 +46,31 @@ def test_demands_that_share_a_full_arm_have_the_same_share_there() -> None:
     assert unserved > 0.0
 
 
-def test_in_order_the_larger_demand_gets_its_places_first() -> None:
-    asked = on_a_full_arm("none", "eagle3-k1")
-    held, _ = asked.in_order(1.0)
-    assert held[0].curve is asked.curve("dspark-8", [(LARGE, 1.0)])
-    assert rates(held)["dspark-8"] == pytest.approx(held[0].curve.full.tokens_per_s)
+def test_all_can_be_asked_for_on_the_planned_arms_whether_they_hold_it_or_not() -> None:
+    held = on_a_full_arm("none").on_planned_arms()
+    assert rates(held) == {"dspark-8": pytest.approx(LARGE.tokens_per_s + SMALL.tokens_per_s)}
+    assert held[0].tokens_per_s > held[0].backends * held[0].curve.full.tokens_per_s
 
 
-def test_where_places_are_not_limited_all_is_on_the_planned_arms() -> None:
-    held, unserved = on_a_full_arm("none").in_order(3.0, limited=False)
-    assert rates(held) == {"dspark-8": pytest.approx(3.0 * (LARGE.tokens_per_s + SMALL.tokens_per_s))}
-    assert unserved == 0.0
-
-
-@pytest.mark.parametrize("name", ["alike", "in_order"])
-def test_what_no_arm_has_a_place_for_is_told(name: str) -> None:
+def test_what_overflows_is_the_share_on_other_arms_than_the_planned_ones() -> None:
     asked = on_a_full_arm("none")
-    held, unserved = getattr(asked, name)(10.0)
+    held, _ = asked.alike(1.0)
+    assert asked.overflow_frac(held) == pytest.approx(held[1].tokens_per_s / sum(rates(held).values()))
+    assert asked.overflow_frac(held) > 0.1
+    assert asked.overflow_frac(asked.alike(0.1)[0]) == asked.overflow_frac(asked.on_planned_arms()) == 0.0
+
+
+def test_overflow_to_an_arm_that_others_are_planned_for_counts_too() -> None:
+    asked = assignment(specs_of("none", "dspark-8"), (LARGE, ("none", "dspark-8")), (SMALL, ("dspark-8", "none")))
+    held, unserved = asked.alike(0.45)
+    beyond = rates(held)["dspark-8"] - 0.45 * SMALL.tokens_per_s
+    assert unserved == 0.0 and beyond > 100.0
+    assert asked.overflow_frac(held) == pytest.approx(beyond / sum(rates(held).values()))
+
+
+def test_what_no_arm_has_a_place_for_is_told() -> None:
+    asked = on_a_full_arm("none")
+    held, unserved = asked.alike(10.0)
     room = sum(pool.backends * pool.curve.full.tokens_per_s for pool in held)
     assert sum(rates(held).values()) == pytest.approx(room, rel=0.01)
     assert unserved == pytest.approx(10.0 * (LARGE.tokens_per_s + SMALL.tokens_per_s) - room, rel=0.01)
@@ -85,7 +93,7 @@ def test_nothing_overflows_to_a_server_that_would_take_turns_with_a_planned_one(
     asked = one_gpu("none", "none")
     assert asked.resting == {"dspark-8"}
     assert not asked.takes_turns
-    assert set(rates(asked.alike(1.0)[0])) == set(rates(asked.in_order(1.0)[0])) == {"none", "eagle3-k1"}
+    assert set(rates(asked.alike(1.0)[0])) == {"none", "eagle3-k1"}
 
 
 def test_servers_of_one_gpu_that_are_both_planned_take_turns() -> None:
@@ -123,6 +131,6 @@ def test_arms_run_at_the_given_live_settings() -> None:
     assert whole.curve(ARM, mix).full.tokens_per_s < quarter.curve(ARM, mix).full.tokens_per_s
     assert quarter.load(ARM, mix).full() == quarter.curve(ARM, mix).full
     assert quarter.overflowing_to("none").curve(ARM, mix) is quarter.curve(ARM, mix)
-    held, _ = quarter.in_order(0.1)
+    held = quarter.on_planned_arms()
     assert quarter.settings_of(held) == {ARM: QUARTER}
     assert assignment(specs_of("none"), (LARGE, ("none",))).settings_of(held) == {}

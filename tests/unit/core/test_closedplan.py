@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from selector.core import closedplan
 from selector.core.poolload import PoolCurve, PoolLoad
 from tests.demands import QUANTILE, demand, planner
 from tests.fleets import acceptance_model, specs_of
@@ -126,3 +127,57 @@ def test_too_few_places_are_told_from_none_at_all(
 ) -> None:
     plan = planner("none").solve([demand("romansh", 1.0, target_ms=target_ms)], population=population)
     assert (plan.within_targets, plan.hopeless) == (within, hopeless)
+
+
+def test_with_overflow_of_several_demands_as_many_requests_are_there_as_there_are_clients() -> None:
+    """Two demands that want the same, on one arm that is too small for them: the next one is not full."""
+    arms = "dspark-8", "dflash-16"
+    demands = [demand("code", 1.0, target_ms=target_ms) for target_ms in (8.0, 8.0001)]
+    loads = {spec.arm: PoolLoad(spec, [(demands[0], 1.0)], acceptance_model(), QUANTILE) for spec in specs_of(*arms)}
+    places = loads["dspark-8"].full().batch
+    arm_of = {each.key: "dspark-8" for each in demands}
+    plan = planner(*arms).evaluate(demands, arm_of, population=places + 10)
+    there = {arm: PoolCurve(load, load.full()).at(plan.tokens_per_s_of[arm])[0] for arm, load in loads.items()}
+    assert sum(there.values()) == pytest.approx(places + 10, rel=0.01)
+    assert there["dflash-16"] == pytest.approx(10.0, rel=0.1)
+
+
+def test_a_plan_that_overflows_is_scored_a_little_dearer(monkeypatch: pytest.MonkeyPatch) -> None:
+    demands = [demand("code", 1.0, target_ms=8.0), demand("romansh", 1.0, target_ms=30.0)]
+    solver = planner("dspark-8", "none", "dflash-16")
+
+    def scores(*arms: str) -> tuple[float, float]:
+        arm_of = {each.key: arm for each, arm in zip(demands, arms, strict=True)}
+        plans = []
+        for frac in (0.0, 0.1):
+            monkeypatch.setattr(closedplan, "_OVERFLOW_DEARER_FRAC", frac)
+            plans.append(solver.evaluate(demands, arm_of, population=100.0))
+        return plans[0].score, plans[1].score
+
+    without, raised = scores("dspark-8", "dspark-8")
+    assert 1.01 * without < raised < 1.1 * without
+    few = {each.key: arm for each, arm in zip(demands, ("dspark-8", "none"), strict=True)}
+    monkeypatch.setattr(closedplan, "_OVERFLOW_DEARER_FRAC", 0.1)
+    apart = solver.evaluate(demands, few, population=10.0)
+    monkeypatch.setattr(closedplan, "_OVERFLOW_DEARER_FRAC", 0.0)
+    assert solver.evaluate(demands, few, population=10.0).score == apart.score, "nothing overflows"
+
+
+@pytest.mark.parametrize(
+    ("arms", "population", "romansh_per_s", "apart"),
+    [
+        (("dspark-8", "none"), 8.0, 0.01, {"dspark-8"}),
+        (("dspark-8", "none"), 8.0, 0.1, set()),
+        (("dspark-8", "none"), 2.0, 1.0, set()),
+        (("dspark-8", "none", "dflash-16"), 8.0, 0.1, set()),
+        (("dspark-8", "none"), 1.0, 0.01, set()),
+    ],
+)
+def test_texts_with_places_are_followed_where_hopeless_ones_do_not_overflow(
+    arms: tuple[str, ...], population: float, romansh_per_s: float, apart: set[str]
+) -> None:
+    demands = [demand("code", 1.0, target_ms=20.0), demand("romansh", romansh_per_s, target_ms=1.0)]
+    arm_of = {demands[0].key: "dspark-8", demands[1].key: "none"}
+    plan = planner(*arms).evaluate(demands, arm_of, population=population)
+    assert plan.hopeless
+    assert plan.apart == apart

@@ -419,13 +419,22 @@ def test_where_clients_wait_fewer_misses_are_alike_than_where_requests_come_in_b
     assert decision.reason.startswith("no place within target, least violation")
 
 
-@pytest.mark.parametrize(("hopeless", "reason"), [(False, "planned: request 9"), (True, "too few places within")])
+@pytest.mark.parametrize(
+    ("hopeless", "apart", "reason"),
+    [
+        (False, (), "planned: request 9"),
+        (True, (), "too few places within"),
+        (True, ("none",), "too few places within"),
+        (True, ("dspark-8",), "planned: request 9"),
+    ],
+)
 def test_texts_that_have_places_are_kept_apart_where_these_are_too_few_for_all(
-    monkeypatch: pytest.MonkeyPatch, hopeless: bool, reason: str
+    monkeypatch: pytest.MonkeyPatch, hopeless: bool, apart: tuple[str, ...], reason: str
 ) -> None:
     plan = plan_for(20.0, ("dspark-8",), {"dspark-8": 8, "none": 8}, within_targets=False)
     arms_of = {**plan.arms_of, ("romansh", 20.0): ("none",)}
-    plan = replace(plan, arms_of=arms_of, backends_of={"dspark-8": 1, "none": 1}, hopeless=hopeless)
+    backends_of = {"dspark-8": 1, "none": 1}
+    plan = replace(plan, arms_of=arms_of, backends_of=backends_of, hopeless=hopeless, apart=frozenset(apart))
     decision = Planned(monkeypatch, specs_of("dspark-8", "none"), plan).decide([8, 8], target_ms=20.0)
     assert decision.reason.startswith(reason)
 
