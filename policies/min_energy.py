@@ -39,6 +39,7 @@ from selector.core.poolload import DemandKey
 from selector.core.prediction import Prediction
 from selector.core.probing import Prober
 from selector.core.sessions import Prefix, Sessions
+from selector.core.surelengths import SureLengths
 from selector.core.types import BackendView, Decision, FleetView, Outcome, RequestView
 from selector.errors import PolicyError
 
@@ -83,7 +84,7 @@ class MinEnergy:
 
     def __init__(self, params: Params, context: PolicyContext) -> None:
         self._params = params
-        self._forecast = Forecast(context)
+        self._forecast = Forecast(context, SureLengths)
         shared = any(self._forecast.neighbours)
         self._ahead_s = _AHEAD_S if shared else 0.0
         self._look_waits_s = 0.0 if shared else _LOOK_WAITS_S

@@ -156,8 +156,10 @@ class Look:
 class Forecast:
     """Predicts each request on the backends that can serve it, and remembers where requests were sent."""
 
-    def __init__(self, context: PolicyContext) -> None:
+    def __init__(self, context: PolicyContext, lengths: type[AcceptLengths] = AcceptLengths) -> None:
+        """`lengths` is what a decision takes accept lengths from."""
         self._context = context
+        self._lengths = lengths
         self.backends = context.backends
         self._specs = {spec.name: spec for spec in context.backends}
         self._prefill = PrefillShare()
@@ -177,7 +179,7 @@ class Forecast:
 
     def lengths(self, request: RequestView) -> AcceptLengths:
         """The accept lengths that a decision on `request` needs."""
-        return AcceptLengths(request, self._context.acceptance, self._context.tbt_quantile)
+        return self._lengths(request, self._context.acceptance, self._context.tbt_quantile)
 
     def look(self, request: RequestView, fleet: FleetView) -> Look:
         """Predictions of `request` as they are asked for."""

@@ -73,5 +73,10 @@ class PlannedLengths:
         return (cell.prior.mean + change * believed) / cell.mean
 
     def _cell(self, arm: str, text_type: str) -> Cell | None:
-        learning = self._acceptance.learning.get(arm)
-        return learning.cells.get(text_type) if learning else None
+        return known_cell(self._acceptance, arm, text_type)
+
+
+def known_cell(acceptance: AcceptanceModel, arm: str, text_type: str) -> Cell | None:
+    """What is known of an arm on a text type; `None` where there is nothing to learn."""
+    learning = acceptance.learning.get(arm)
+    return learning.cells.get(text_type) if learning else None
