@@ -40,6 +40,7 @@ class LiveStepCost(StepCost):
         self._take(profiled)
 
     def _take(self, profiled: StepCost) -> None:
+        self._points, self._slope = profiled._points, profiled._slope
         self._batches = profiled._batches
         self._context_range = profiled._context_range
         self._knots = profiled._knots

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,7 +84,9 @@ class StepCost:
     Raises `DomainError` from the constructor when `points` is empty or holds a batch < 1, a context < 0 or a cost ≤ 0.
     """
 
-    __slots__ = ("_batches", "_context_range", "_knots", "_last_pair", "_rows", "max_batch", "min_batch")
+    __slots__ = (
+        "_batches", "_context_range", "_knots", "_last_pair", "_points", "_rows", "_slope", "max_batch", "min_batch",
+    )  # fmt: skip
 
     def __init__(self, points: Sequence[StepPoint], slope: ContextSlope | None) -> None:
         if not points:
@@ -93,6 +94,7 @@ class StepCost:
         for point in points:
             if point.batch < 1 or point.context_tokens < 0 or point.step_ms <= 0 or point.step_j <= 0:
                 raise DomainError(f"not a step cost: {point}")
+        self._points, self._slope = tuple(points), slope
         by_batch: dict[int, list[StepPoint]] = {}
         for point in points:
             by_batch.setdefault(point.batch, []).append(point)
@@ -202,7 +204,7 @@ class StepCost:
     def with_lines(self, rows: Sequence[Sequence[Line]]) -> StepCost:
         """The same measured cells with other costs: the `lines` of each batch from the smallest to one above the
         largest measured one, from the same knots on."""
-        other = copy(self)
+        other = StepCost(self._points, self._slope)  # compiled classes cannot be copied
         other._rows = [list(row) for row in rows]
         return other
 

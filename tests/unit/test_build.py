@@ -95,6 +95,15 @@ def test_no_schema_reads_a_compiled_class() -> None:
 
 
 @pytest.mark.parametrize("path", load_hook().COMPILED)
+def test_nothing_compiled_is_copied_or_kept_weakly(path: str) -> None:
+    """Compiled classes can be neither: what works in plain Python raises TypeError there."""
+    nodes = list(ast.walk(ast.parse((ROOT / path).read_text())))
+    named = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    named |= {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    assert named.isdisjoint({"copy", "pickle", "weakref"})
+
+
+@pytest.mark.parametrize("path", load_hook().COMPILED)
 def test_named_tuples_name_only_classes_above_them(path: str) -> None:
     """The compiled module would read the class before it exists, and crash."""
     above: set[str] = set()

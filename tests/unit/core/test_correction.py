@@ -36,6 +36,15 @@ def test_a_corrected_cost_is_the_profiles_times_the_factors(
     assert live.step(batch, context) == (ms, j)
 
 
+def test_more_in_each_step_is_added_to_what_is_in_force() -> None:
+    live = LiveStepCost(STEP)
+    live.correct(Correction(step_time_frac=1.5, step_energy_frac=0.5))
+    more = live.plus(2.0, 3.0)
+    ms, j = STEP.step(4, 900.0)
+    assert more.step(4, 900.0) == (pytest.approx(1.5 * ms + 2.0), pytest.approx(0.5 * j + 3.0))
+    assert more.covered_contexts(4) == STEP.covered_contexts(4) and more.context_knots == STEP.context_knots
+
+
 @pytest.mark.parametrize("factor", [0.0, -1.0, math.inf, math.nan])
 def test_factors_that_are_none_are_refused(factor: float) -> None:
     with pytest.raises(DomainError, match="cannot be corrected"):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from selector.core.stream import StreamObserver
 from selector.errors import UpstreamError
 from selector.router.additions import Additions
+from selector.router.client import Client
 from selector.router.exchange import Exchange
 from selector.router.passage import Passage
 from selector.router.plainanswer import PlainAnswer
@@ -55,12 +56,13 @@ def framed(*events: bytes) -> bytes:
     return b"".join([b"%x\r\n%b\r\n" % (len(event), event) for event in events])
 
 
-class Reframing(PlainAnswer):
-    """Has no use for chunks as they came."""
+class Reframing:
+    """A plain answer that has no use for chunks as they came. Not a subclass: a compiled class would not allow it."""
 
-    @property
-    def takes_chunks(self) -> None:  # type: ignore[override] # what `Client` allows, and this class's base does not need
-        return None
+    takes_chunks = None
+
+    def __init__(self, answer: PlainAnswer) -> None:
+        self.whole, self.start, self.pieces, self.follow = answer.whole, answer.start, answer.pieces, answer.follow
 
 
 async def passed(
@@ -68,11 +70,12 @@ async def passed(
     observer: StreamObserver,
     *,
     ends: bool = False,
-    client_class: type[PlainAnswer] = PlainAnswer,
+    reframed: bool = False,
 ) -> list[bytes]:
     """What the client's connection was given, write by write, when the backend's brought these reads."""
     transport: Any = Wire()
-    client = client_class(transport, keep_alive=True, slow=False)
+    answer = PlainAnswer(transport, keep_alive=True, slow=False)
+    client: Client = Reframing(answer) if reframed else answer
     exchange = Exchange(Wire(), asyncio.get_running_loop(), 60.0)
     passage = Passage(Additions(usage=True), observer, client, lambda: 1.0)
 
@@ -94,7 +97,7 @@ async def passed(
     if ends:
         exchange.lost(cleanly=False)
     await task
-    assert client.complete
+    assert answer.complete
     exchange.close()
     writes: list[bytes] = transport.writes
     return writes
@@ -194,9 +197,9 @@ async def test_hundreds_of_mutated_streams_come_out_whole_and_the_same_as_chunk_
     for _ in range(int(os.environ.get("FUZZ_STREAMS", "300"))):
         reads = mutated(random)
         seen = []
-        for client_class in (PlainAnswer, Reframing):
+        for reframed in (False, True):
             observer = StreamObserver()
-            sent = b"".join(await passed(reads, observer, ends=True, client_class=client_class))
+            sent = b"".join(await passed(reads, observer, ends=True, reframed=reframed))
             read = Read(sent)
             assert read.complete, reads
             assert sent == SENT_HEAD + framed(*read.chunks) + b"0\r\n\r\n", reads
