@@ -811,8 +811,10 @@ def test_leaving_a_busy_server_is_judged_by_the_answers_and_prompts_that_come(mo
 
     monkeypatch.setattr(sys.modules[load_policy_file("min_energy").factory.__module__], "Handover", Recording)
     specs = [replace(spec, gpus=("one",)) for spec in specs_of("none", "eagle3-k1", "dspark-8")]
-    asked = {"text_type": "code", "tbt_target_ms": 20.0, "prompt_tokens": 400, "expected_output_tokens": 200.0}
-    Stream(specs).poisson(8.0, 40.0, **asked)
+    asked = {"tbt_target_ms": 20.0, "prompt_tokens": 400, "expected_output_tokens": 200.0}
+    stream = Stream(specs)
+    for text_type in ("code", "romansh"):
+        stream.poisson(8.0, 40.0, text_type=text_type, **asked)
     output_tokens, prefill_frac = told[-1]
     assert output_tokens == pytest.approx(200.0)
     assert prefill_frac == pytest.approx(8.0 * specs[0].cost.prefill.mean_stall(400.0)[0] / 1e3, rel=0.3)
