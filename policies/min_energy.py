@@ -90,7 +90,7 @@ class MinEnergy:
         self._look_waits_s = 0.0 if shared else _LOOK_WAITS_S
         self._acceptance = context.acceptance
         self._planner = Planner(context.backends, context.acceptance, context.tbt_quantile)
-        self._estimate = DemandEstimate(window_s=params.rate_window_s)
+        self._estimate = DemandEstimate(window_s=params.rate_window_s, sharing_gpus=shared)
         self._sessions = Sessions(kept_s=params.prefix_kept_s)
         self._specs = context.backends
         self._index = {spec.name: index for index, spec in enumerate(context.backends)}

@@ -27,8 +27,8 @@ _MOST_DEMANDS = 32
 _LONGEST_BIN_S, _SHORTEST_BIN_S = 0.5, 0.02
 _BINS = 40
 """Memory of the openness, in bins in which something happened."""
-_PRIOR_BINS = 4.0
-"""Open until so many bins say otherwise."""
+_PRIOR_BINS, _PRIOR_BINS_SHARED = 4.0, 10.0
+"""Open until so many bins say otherwise; more where servers share a GPU, since a mistake changes servers there."""
 _MOST_Q = 3.0
 """A single burst (all clients starting at once) tells no more than this."""
 _CLOSED_BELOW, _OPEN_ABOVE = 0.35, 0.5
@@ -99,13 +99,13 @@ class Openness:
 
     __slots__ = ("_arrivals", "_before", "_bins", "_ended", "_ends", "_latency_s", "_mean", "_since_s", "closed")
 
-    def __init__(self) -> None:
+    def __init__(self, *, prior_bins: float) -> None:
         self._since_s: float | None = None
         self._arrivals = self._ends = 0
         self._ended = False
         self._before: tuple[int, int] | None = None
         self._latency_s = 1.0
-        self._mean, self._bins = 1.0, _PRIOR_BINS
+        self._mean, self._bins = 1.0, prior_bins
         self.closed = False
 
     def arrived(self, now_s: float) -> None:
@@ -137,10 +137,10 @@ class Openness:
 class DemandEstimate:
     """Folds arrivals and ends into demands."""
 
-    def __init__(self, *, window_s: float) -> None:
+    def __init__(self, *, window_s: float, sharing_gpus: bool = False) -> None:
         self._window_s = window_s
         self._arrivals: dict[DemandKey, _Arrivals] = {}
-        self._openness = Openness()
+        self._openness = Openness(prior_bins=_PRIOR_BINS_SHARED if sharing_gpus else _PRIOR_BINS)
 
     def arrived(self, request: RequestView, now_s: float) -> DemandKey:
         """A request came. Returns the demand that it belongs to: with many of them, the nearest known one."""

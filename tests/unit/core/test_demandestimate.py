@@ -37,10 +37,16 @@ def open_arrivals(rate_per_s: float, seconds: float, answer_s: float) -> DemandE
 
 
 def closed_arrivals(
-    clients: int, seconds: float, answer_s: float, *, think_s: float = 0.0, growing: bool = False
+    clients: int,
+    seconds: float,
+    answer_s: float,
+    *,
+    think_s: float = 0.0,
+    growing: bool = False,
+    sharing_gpus: bool = False,
 ) -> DemandEstimate:
     """Clients that ask again `think_s` after each answer; all at once, or one more every tenth of a second."""
-    estimate, random = DemandEstimate(window_s=15.0), Random(2)
+    estimate, random = DemandEstimate(window_s=15.0, sharing_gpus=sharing_gpus), Random(2)
     arrivals = [(0.1 * number if growing else 0.0) for number in range(clients)]
     events = [(at_s, 1, at_s) for at_s in arrivals]
     events.sort()
@@ -65,6 +71,13 @@ def test_independent_clients_are_open(rate_per_s: float, answer_s: float) -> Non
 def test_clients_that_wait_are_closed(clients: int, answer_s: float, growing: bool) -> None:
     """Whether they all start at once or one after the other."""
     assert closed_arrivals(clients, 60.0, answer_s, growing=growing).closed
+
+
+def test_where_servers_share_a_gpu_more_evidence_is_asked_for() -> None:
+    def closed_after_s(*, sharing_gpus: bool) -> int:
+        return next(s for s in range(1, 60) if closed_arrivals(16, float(s), 1.0, sharing_gpus=sharing_gpus).closed)
+
+    assert closed_after_s(sharing_gpus=False) < closed_after_s(sharing_gpus=True) < 30
 
 
 def test_a_network_between_answer_and_next_request_does_not_hide_it() -> None:

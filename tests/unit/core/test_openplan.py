@@ -143,9 +143,9 @@ def test_a_full_gpu_is_left_to_the_server_on_which_least_is_late(
 
 
 def test_servers_of_one_gpu_work_together_only_for_a_clear_gain() -> None:
-    demands = [demand("code", 2.0), demand("romansh", 0.5)]
+    demands = [demand("code", 0.3), demand("romansh", 2.0)]
     solver = Planner(TOGETHER, acceptance_model(), QUANTILE)
     alone = solver.evaluate(demands, {each.key: "eagle3-k1" for each in demands})
     both = solver.evaluate(demands, {demands[0].key: "dspark-8", demands[1].key: "eagle3-k1"})
-    assert both.score / 1.05 < alone.score < both.score, "a gain that a peak takes back"
+    assert both.score / 1.25 < 0.85 * alone.score < alone.score < both.score, "a gain that a peak takes back"
     assert solver.solve(demands).arms_of == alone.arms_of
