@@ -10,8 +10,8 @@
 #   MODELS   folder with one folder a model (config.json is enough for dummy weights)
 #   WORK     where everything happens; a copy of this repository too, so that later changes do no harm
 #   SECONDS  after so many nothing runs any more
-#   STRETCH  live, engine, again, open, compact, models, pair, boards, board, depths, each, apart or targets: stretches.sh
-#            says what each is and takes
+#   STRETCH  live, engine, again, open, compact, models, pair, boards, board, depths, each, apart, clients or targets:
+#            stretches.sh says what each is and takes
 #   EARLIER  folder with results.jsonl, sweeps/ and kernels.tar.xz of earlier stretches
 #   WHEELS   folder of wheels that the router needs and the machine lacks (httptools, for one)
 #

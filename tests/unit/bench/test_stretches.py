@@ -118,3 +118,11 @@ def test_boards_with_live_cells_apart_go_on_with_other_targets(missing: list[str
     assert all(number < ended for number, line in enumerate(done) if line.startswith(("live ramp", "live three")))
     assert ended < done.index("model Qwen3-Coder-30B-A3B on 0")
     assert done.index("release depth-closed") < done.index("model Qwen3-14B on 1")
+
+
+def test_clients_come_before_other_targets_on_one_board() -> None:
+    done = steps("clients")
+    assert live(done) == ["clients"]
+    assert done.index("release depth-closed") < next(n for n, line in enumerate(done) if line.startswith("model "))
+    assert not any(" on 1" in line for line in done)
+    assert live(steps("clients", "depth-closed")) == []
