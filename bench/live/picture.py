@@ -1,7 +1,7 @@
 """Live results as a picture: joules per accepted token by policy, one panel a load and text; the simulation beside.
 
     python bench/live/picture.py --rows bench/results/h200_live.jsonl --fleet three-on-one --load "rises and falls" \\
-        --load "rises and falls, looked ahead" --out docs/live.svg
+        --load "rises and falls, collection frozen" --out docs/live.svg
 
 Bars are measured, the board's idle power included: the mean where a cell was run under several seeds, with a dot for
 each. A line across a bar is what the simulator says of the same requests. Above it stands the share of requests within
