@@ -55,6 +55,7 @@ COMPILED = (
     "selector/core/stalls.py",
     "selector/core/stream.py",
     "selector/core/streamevents.py",
+    "selector/core/surelengths.py",
     "selector/core/survival.py",
     "selector/core/textfeatures.py",
     "selector/core/texthash.py",
