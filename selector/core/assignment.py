@@ -80,10 +80,8 @@ class Assignment:
 
         Where more is planned for an arm than it holds, each demand has the same share of its requests there.
         """
-        mixes: dict[str, list[tuple[Demand, float]]] = {}
+        mixes = self._planned(scale)
         rests = {demand.key: 0.0 for demand in self.demands}
-        for demand in self.demands:
-            mixes.setdefault(self.arms_of[demand.key][0], []).append((demand, demand.tokens_per_s * scale))
         for arm, mix in mixes.items():
             wanted = sum(rate for _, rate in mix)
             room = self._room(arm, mix)
@@ -94,20 +92,24 @@ class Assignment:
 
     def on_planned_arms(self) -> list[Held]:
         """The pools with all of every demand on its planned arm, whether that holds it or not."""
-        mixes: dict[str, list[tuple[Demand, float]]] = {}
-        for demand in self.demands:
-            mixes.setdefault(self.arms_of[demand.key][0], []).append((demand, demand.tokens_per_s))
-        return self._held(mixes)
+        return self._held(self._planned(1.0))
 
     def overflow_frac(self, held: Sequence[Held]) -> float:
         """The share of the tokens of the pools, in which the demands have the shares of their rates, on other arms
         than the planned ones.
         """
-        planned = {pool.arm: pool.tokens_per_s for pool in self.on_planned_arms()}
+        planned = {arm: sum(rate for _, rate in mix) for arm, mix in self._planned(1.0).items()}
         served = sum(pool.tokens_per_s for pool in held)
         scale = served / sum(planned.values())
         there = sum(min(pool.tokens_per_s, scale * planned.get(pool.arm, 0.0)) for pool in held)
         return max(0.0, 1.0 - there / served)
+
+    def _planned(self, scale: float) -> dict[str, list[tuple[Demand, float]]]:
+        """All of every demand on its planned arm, at `scale` times the rates, by arm."""
+        mixes: dict[str, list[tuple[Demand, float]]] = {}
+        for demand in self.demands:
+            mixes.setdefault(self.arms_of[demand.key][0], []).append((demand, demand.tokens_per_s * scale))
+        return mixes
 
     def _placed(
         self, mixes: dict[str, list[tuple[Demand, float]]], rests: Mapping[DemandKey, float]

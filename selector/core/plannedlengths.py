@@ -58,22 +58,19 @@ class PlannedLengths:
         """Relative standard deviation of what is known of the accept length of all tokens, by (arm, text type)."""
         variance = 0.0
         for (arm, text_type), rate in tokens_per_s.items():
-            cell = self._cell(arm, text_type)
+            cell = known_cell(self._acceptance, arm, text_type)
             if cell is not None:
                 variance += (rate * cell.deviation / cell.mean) ** 2
         return float(variance**0.5 / sum(tokens_per_s.values())) if variance else 0.0
 
     def _believed(self, arm: str, text_type: str) -> float:
         """The accept length that is believed over the one that is estimated."""
-        cell = self._cell(arm, text_type)
+        cell = known_cell(self._acceptance, arm, text_type)
         if cell is None or cell.deviation <= 0.0:
             return 1.0
         change = cell.mean - cell.prior.mean
         believed = believed_frac((change / cell.deviation) ** 2, half_at=_HALF_AT_DEVIATIONS)
         return (cell.prior.mean + change * believed) / cell.mean
-
-    def _cell(self, arm: str, text_type: str) -> Cell | None:
-        return known_cell(self._acceptance, arm, text_type)
 
 
 def known_cell(acceptance: AcceptanceModel, arm: str, text_type: str) -> Cell | None:
