@@ -12,6 +12,8 @@ use_site() {
     if [[ -n $wheels ]]; then
       python3 -m pip install --quiet --no-index --no-deps --target "$site" "$wheels"/*.whl
     fi
+    # A server imports all of it in two processes, and where Python writes no byte code (PYTHONDONTWRITEBYTECODE) compiles it anew.
+    python3 -m compileall -q -j 0 "$site" "$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')" || true
     touch "$site/.complete"
   fi
   export PYTHONPATH="$site:$here/textonly${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1

@@ -10,7 +10,8 @@
 #   MODELS   folder with one folder a model (config.json is enough for dummy weights)
 #   WORK     where everything happens; a copy of this repository too, so that later changes do no harm
 #   SECONDS  after so many nothing runs any more
-#   STRETCH  live, engine, again, open, compact, models, pair, boards, board, depths, each, apart, clients or targets:
+#   STRETCH  live, engine, again, open, compact, models, pair, boards, board, depths, each, apart, clients, targets
+#            or rest:
 #            stretches.sh says what each is and takes
 #   EARLIER  folder with results.jsonl, sweeps/ and kernels.tar.xz of earlier stretches
 #   WHEELS   folder of wheels that the router needs and the machine lacks (httptools, for one)
@@ -166,14 +167,22 @@ on_second() { # on_second FLEET: its servers are those of the second GPU, at the
   sed -i -e 's/host0:0/host0:1/' -e "s/:${DRY_FIRST:-3000}/:${DRY_SECOND:-3100}/" "$work/repo/bench/live/fleets/$1.toml"
 }
 
-model() { # model TARGET ARMS GPU RESERVE_S [OPTION …]: a reduced grid of a target
-  local config="$work/$1.toml"
-  python3 "$work/repo/bench/h200/plan.py" "$1" --models "$work/models" --arms "$2" >"$config" || return 0
+planned() { # planned CONFIG TARGET ARMS [OPTION …]: the sweep file of a target, with options of plan.py
+  python3 "$work/repo/bench/h200/plan.py" "$2" --models "$work/models" --arms "$3" "${@:4}" >"$1" || return 1
   if [[ -n ${DRY:-} ]]; then
     sed -i -e 's/^window_s = .*/window_s = 1.0/' -e 's/^indices = .*/indices = []/' \
-      -e "s|^\[server\]|&\npython = \"$work/server\"|" "$config"
+      -e "s|^\[server\]|&\npython = \"$work/server\"|" "$1"
   fi
-  sweep "$1" "$config" "$3" "$4" "${@:5}"
+}
+
+model() { # model TARGET ARMS GPU RESERVE_S [OPTION …]: a reduced grid of a target, with options of the sweep
+  planned "$work/$1.toml" "$1" "$2" || return 0
+  sweep "$1" "$work/$1.toml" "$3" "$4" "${@:5}"
+}
+
+without_graphs() { # without_graphs TARGET ARMS GPU RESERVE_S: single steps of a target without CUDA graphs
+  planned "$work/$1-no-graphs.toml" "$1" "$2" --grid single --no-graphs || return 0
+  sweep "$1-no-graphs" "$work/$1-no-graphs.toml" "$3" "$4"
 }
 
 run() {

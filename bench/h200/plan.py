@@ -5,7 +5,8 @@
 
 Grids: `first` is batch 1, 8, 32, 64 x 512 and 2048 tokens and 8 x 8192; `reduced` is batch 1, 8, 32, 64 x 512 and
 8 x 2048, without `none` again at the end; `full` is batch 1, 2, 4, 8, 16, 32, 64 x 512, 2048, 8192, and 32768 up to 8.
-Batches that an arm has no memory for are left out.
+`single` is batch 1 and 32 x 512, to compare steps alone. With `reduced` only `none` is interrupted by prompts, with
+`single` no arm is. Batches that an arm has no memory for are left out.
 `--no-graphs` switches CUDA graphs off, for a profile of its own. The sweep resumes: a larger plan over the same
 OUT measures only what is missing.
 """
@@ -27,10 +28,33 @@ MEASURING = (
 )  # fmt: skip
 PREFILL_GRAPHS = ("--cuda-graph-bs-prefill", "128", "512")
 """For lone prompts, which a server prefills with a graph; a busy one is given 4,096 tokens at a time."""
+ALL_PREFILLS = (128, 512, 2048, 8192, 32768)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """What is measured of every arm."""
+
+    decode: tuple[tuple[Sequence[int], Sequence[int]], ...]
+    """Batches, and the prompt lengths in tokens that they are measured at."""
+    prefilled: tuple[int, ...] = ALL_PREFILLS
+    """Lengths of the prompts that the arm `none` is given, in tokens."""
+    interrupted: tuple[str, ...] = ("among_running = 7",)
+    """Settings that say whose running requests are interrupted by prompts."""
+    repeats_none: bool = True
+    """Whether the sweep ends with `none` again, another launch."""
+
+
 GRIDS = {
-    "first": [([1, 8, 32, 64], [512, 2048]), ([8], [8192])],
-    "reduced": [([1, 8, 32, 64], [512]), ([8], [2048])],
-    "full": [([1, 2, 4, 8, 16, 32, 64], [512, 2048, 8192]), ([1, 2, 4, 8], [32768])],
+    "first": Grid(decode=(([1, 8, 32, 64], [512, 2048]), ([8], [8192]))),
+    "reduced": Grid(
+        decode=(([1, 8, 32, 64], [512]), ([8], [2048])),
+        prefilled=ALL_PREFILLS[:4],
+        interrupted=("among_running = 7", "drafting_among_running = false"),
+        repeats_none=False,
+    ),
+    "single": Grid(decode=(([1, 32], [512]),), prefilled=(512, 2048), interrupted=(), repeats_none=False),
+    "full": Grid(decode=(([1, 2, 4, 8, 16, 32, 64], [512, 2048, 8192]), ([1, 2, 4, 8], [32768]))),
 }
 MTP_TARGETS = ("Qwen3.6-27B", "Qwen3.6-35B-A3B", "GLM-4.7-Flash", "JoyAI-LLM-Flash")
 """Targets with multi-token-prediction heads of their own."""
@@ -190,14 +214,13 @@ def _config(folder: Path) -> dict[str, object]:
 def toml(target: str, arms: Sequence[Drafter], args: argparse.Namespace) -> str:
     """The sweep file."""
     most = MOST_RUNNING.get(target, MOST)
-    grid = [([batch for batch in some if batch <= most], tokens) for some, tokens in GRIDS[args.grid]]
-    batches = sorted({batch for some, _ in grid for batch in some})
+    grid = GRIDS[args.grid]
+    batches = sorted({batch for some, _ in grid.decode for batch in some if batch <= most})
     # Graphs of the measured batches are for measuring, as nothing is padded; a server captures a dense list by itself.
     graphs = () if args.no_graphs else ("--cuda-graph-bs-decode", *map(str, batches))
     without = ("--disable-cuda-graph",) if args.no_graphs else ()
     prefill = () if args.no_graphs else PREFILL_GRAPHS
-    settings = f"prompt_tokens = {[128, 512, 2048, 8192] + ([32768] if args.grid != 'reduced' else [])}"
-    settings += "\namong_running = 7"
+    prefill_lines = "\n".join((f"prompt_tokens = {list(grid.prefilled)}", *grid.interrupted))
     attention = ("--attention-backend", "fa3") if target.startswith(FULL_ATTENTION_3) and "3.6" not in target else ()
     name = f"h200__{target.lower()}{'-no-graphs' if args.no_graphs else ''}"
     lines = [
@@ -208,16 +231,16 @@ def toml(target: str, arms: Sequence[Drafter], args: argparse.Namespace) -> str:
         f"\n[server]\ncontext_length = {CONTEXT_LENGTH}\nflags = {_list((*_memory(most), *attention, *without))}",
         f"measuring_flags = {_list((*MEASURING, *graphs, *prefill))}\nstartup_timeout_s = 400",
         f'\n[decode]\nmethod = "steady"\nwindow_s = 5.3\nrepeats = {args.repeats}\ncooldown_s = 0.5',
-        f"\n[prefill]\n{settings}",
+        f"\n[prefill]\n{prefill_lines}",
     ]
     for own_most in dict.fromkeys(arm.most_running for arm in arms):
         names = [arm.name for arm in arms if arm.most_running == own_most]
-        for some, tokens in grid:
+        for some, tokens in grid.decode:
             fitting = [batch for batch in some if batch <= (own_most or most)]
             lines.append(f"\n[[grid]]\nbatches = {fitting}\nprompt_tokens = {tokens}")
             if len(names) < len(arms):
                 lines.append(f"arms = {_list(names)}")
-    if args.grid != "reduced":  # another launch
+    if grid.repeats_none:
         lines.append(f"\n[drift]\nbatches = [1, {most}]\nprompt_tokens = [512]")
     for arm in arms:
         lines.append(

@@ -256,21 +256,38 @@ stretch_models() {
   if two_gpus; then wait "$second"; fi
 }
 
+# What is left of the targets, on one GPU, 1,640 s: the first arms of each, two mixtures without CUDA graphs, then the other
+# drafters.
+stretch_rest() {
+  local target
+  each_target 0 1 "$FIRST_ARMS"
+  for target in Qwen3.6-35B-A3B gemma-4-26B-A4B; do
+    (($(left 5) > 60)) || return 0
+    without_graphs "$target" "$FIRST_ARMS" 0 5
+  done
+  each_target 0 1 "$MORE_ARMS"
+}
+
 TARGETS=(
   Qwen3-14B Qwen3-Coder-30B-A3B Qwen3.6-27B gemma-4-31B-it GLM-4.7-Flash Qwen3.6-35B-A3B gemma-4-26B-A4B JoyAI-LLM-Flash
   Qwen3-4B gemma-4-12B-it
 )
 
 FIRST_ARMS="none,dspark-*[0-9],eagle3-k3*,mtp-k1*"
+MORE_ARMS="$FIRST_ARMS,dflash-16*,ngram-8"
 
-# models GPU GPUS: none, a block drafter and one that drafts token by token, then one of each kind. Of two GPUs the second
-# takes the first target, since the first has something to do before.
+# models GPU GPUS: none, a block drafter and one that drafts token by token, then one of each kind.
 models() {
-  local gpu=$1 gpus=$2 number arms
-  for arms in "$FIRST_ARMS" "$FIRST_ARMS,dflash-16*,ngram-8"; do
-    for ((number = gpus - 1 - gpu; number < ${#TARGETS[@]}; number += gpus)); do
-      (($(left 5) > 120)) || return 0
-      model "${TARGETS[number]}" "$arms" "$gpu" 5
-    done
+  each_target "$1" "$2" "$FIRST_ARMS"
+  each_target "$1" "$2" "$MORE_ARMS"
+}
+
+# each_target GPU GPUS ARMS: those arms of every target. Of two GPUs the second takes the first target, since the first has
+# something to do before.
+each_target() {
+  local gpu=$1 gpus=$2 arms=$3 number
+  for ((number = gpus - 1 - gpu; number < ${#TARGETS[@]}; number += gpus)); do
+    (($(left 5) > 60)) || return 0
+    model "${TARGETS[number]}" "$arms" "$gpu" 5
   done
 }

@@ -29,6 +29,7 @@
     prompt_tokens = [128, 512, 2048, 8192]    # on a busy server, where short prompts share passes
     alone_tokens = 128                        # alone: the least that a pass takes (or several lengths)
     # among_running = 7                       # and how long so many running requests wait for it
+    # drafting_among_running = false          # on the arm none alone
 
     [[grid]]                          # every batch × every prompt length, for every arm unless `arms` names some
     batches = [1, 8, 32, 64]
@@ -148,6 +149,8 @@ class PrefillSettings(FileModel):
     among_running: PositiveInt | None = None
     """Running requests that each such prompt interrupts, on every arm: how long they wait beyond the pass. One fewer
     than the batch of a CUDA graph, since the prompt joins them for some steps. `None` leaves it out."""
+    drafting_among_running: bool = True
+    """Also on arms that draft; without it they are taken to resume at once."""
     window_s: Annotated[float, Field(ge=1)] = 5.2
     batch_tokens: PositiveInt = 4096
     """Prompts shorter than this are sent several at a time, as many as fit."""

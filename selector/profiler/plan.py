@@ -141,7 +141,7 @@ def _prefill_steps(config: SweepConfig, arm: SweepArm) -> Iterable[Step]:
         return
     for tokens in settings.lone_prompts:
         yield PrefillStep(arm.name, tokens, alone=True)
-        if settings.among_running is not None:
+        if settings.among_running is not None and (arm.name == NO_DRAFTER or settings.drafting_among_running):
             yield InterruptionStep(arm.name, settings.among_running, tokens)
     for tokens in settings.prompt_tokens if arm.name == NO_DRAFTER else settings.drafting_prompt_tokens:
         yield PrefillStep(arm.name, tokens)

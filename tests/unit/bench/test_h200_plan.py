@@ -72,8 +72,16 @@ def test_a_target_without_drafts_still_has_what_needs_none(models: Path) -> None
     config = load_config(models / "b.toml")
     assert [arm.name for arm in config.arms] == ["none", "ngram-8", "mtp-k1", "mtp-k3"]
     assert config.output_name == "h200__qwen3.6-27b-no-graphs"
+    assert config.prefill is not None and not config.prefill.drafting_among_running
     assert "--disable-cuda-graph" in config.server.flags
     assert "fa3" not in config.server.flags
+
+
+def test_single_steps_are_measured_without_interruptions(models: Path) -> None:
+    (models / "s.toml").write_text(run("Qwen3-14B", "--models", models, "--grid", "single").stdout)
+    config = load_config(models / "s.toml")
+    assert [(part.batches, part.prompt_tokens) for part in config.grid] == [((1, 32), (512,))]
+    assert config.prefill is not None and config.prefill.among_running is None and config.drift is None
 
 
 def test_patterns_choose_arms_in_their_order_and_may_fit_none(models: Path) -> None:

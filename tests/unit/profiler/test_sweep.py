@@ -184,6 +184,11 @@ def test_prompts_among_running_requests_are_planned_once_an_arm_and_not_again() 
         PrefillStep("none", 900, alone=True),
         InterruptionStep("none", 7, 900),
     ]
+    alone = config(prefill={**settings, "drafting_among_running": False})
+    interrupted = [
+        step.arm for each in plan(alone, metered=True) for step in each.steps if isinstance(step, InterruptionStep)
+    ]
+    assert interrupted == ["none"]
     with pytest.raises(ValidationError, match="among_running needs alone_tokens"):
         config(prefill=settings | {"alone_tokens": None})
 
