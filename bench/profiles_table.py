@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from selector.files.profile import NO_DRAFTER, Profile, load_profile
+from selector.files.profile import NO_DRAFTER, Arm, Profile, Provenance, load_profile
 from selector.files.shipped import profile_names
 from selector.profiler.cells import FailedStep, read_cells
 
@@ -109,8 +109,10 @@ def table(best: dict[tuple[str, str], tuple[str, Profile]], names: Sequence[str]
             name, profile = left.pop(found[0])
             lines.append(_measured_row(wanted, GPU, name, profile, names))
         else:
-            cells = [wanted.impossible.get(column, NOT_YET) for column in COLUMNS]
-            lines.append(_row(wanted.target, wanted.kind, GPU, NONE, NONE, NONE, NONE, *cells))
+            raw = [RAW / f"{GPU}__{target}.cells.jsonl".lower() for target in (wanted.target, f"{wanted.target}-it")]
+            failed = [arm for cells in raw if cells.exists() for arm in failed_arms(cells)]
+            arms = _arms({}, {}, failed, wanted.impossible)
+            lines.append(_row(wanted.target, wanted.kind, GPU, NONE, NONE, NONE, NONE, *arms))
     for (gpu, target), (name, profile) in left.items():
         other = Wanted(target=target, kind="not of the study", impossible={})
         lines.append(_measured_row(other, gpu, name, profile, names))
@@ -131,7 +133,7 @@ def _measured_row(wanted: Wanted, gpu: str, name: str, profile: Profile, names: 
         _range([len(arm.cells) for arm in profile.arms.values()]),
         _range([cell.batch for cell in cells]),
         _range([round(cell.context_tokens) for cell in cells]),
-        *_arms(profile, failed_arms(RAW / f"{name}.cells.jsonl"), wanted.impossible),
+        *_arms(profile.arms, profile.provenance, failed_arms(RAW / f"{name}.cells.jsonl"), wanted.impossible),
     )
 
 
@@ -144,18 +146,21 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _arms(profile: Profile, failed: Iterable[str], impossible: dict[str, str]) -> list[str]:
+def _arms(
+    arms: Mapping[str, Arm], provenance: Mapping[str, Provenance], failed: Iterable[str], impossible: dict[str, str]
+) -> list[str]:
     found: dict[str, list[str]] = {column: [] for column in COLUMNS}
-    for name, arm in profile.arms.items():
-        kinds = {profile.provenance[cell.provenance].kind for cell in arm.cells}
+    for name, arm in arms.items():
+        kinds = {provenance[cell.provenance].kind for cell in arm.cells}
         label = "/".join(sorted(kinds)) if name == NO_DRAFTER else name
         found.setdefault(column_of(name, arm.algorithm), []).append(
             label if name == NO_DRAFTER or kinds == {"measured"} else f"{label} ({'/'.join(sorted(kinds))})"
         )
     for name in failed:
         column = "adaptive" if name.endswith("-adaptive") else name.split("-")[0].upper()
-        if name not in profile.arms and column in found:
-            found[column].append(f"{name} failed")
+        column = NO_DRAFTER if name == NO_DRAFTER else column
+        if name not in arms and column in found:
+            found[column].append("failed" if name == NO_DRAFTER else f"{name} failed")
     return ["; ".join(found[column]) or impossible.get(column, NOT_YET) for column in COLUMNS]
 
 

@@ -32,7 +32,15 @@ def test_the_shipped_table_is_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_all_targets_of_the_study_and_the_gpu_nobody_has_are_there() -> None:
+def failed(server: str) -> FailedStep:
+    origin = Origin(host="h", weights="dummy", date="2026-01-01T00:00:00+00:00")
+    return FailedStep(step=f"server of {server}", reason="out of memory", origin=origin)
+
+
+def test_all_targets_of_the_study_and_the_gpu_nobody_has_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiles_table, "RAW", tmp_path)
     text = profiles_table.table({}, ())
     assert sum(" | H200 | " in line for line in text.splitlines()) == 11
     assert set(row(text, "all 11")[7:]) == {"no machine"}
@@ -43,11 +51,17 @@ def test_all_targets_of_the_study_and_the_gpu_nobody_has_are_there() -> None:
 
 def test_a_profile_fills_its_row_and_a_failed_server_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiles_table, "RAW", tmp_path)
-    origin = Origin(host="h", weights="dummy", date="2026-01-01T00:00:00+00:00")
-    failed = FailedStep(step="server of standalone-k3", reason="out of memory", origin=origin)
-    append_cell(tmp_path / "h200__x.cells.jsonl", failed)
+    append_cell(tmp_path / "h200__x.cells.jsonl", failed("standalone-k3"))
     best = {("H200", "Qwen3-8B"): ("h200__x", sparse_profile())}
     cells = row(profiles_table.table(best, ("h200__x", "h200__x-no-graphs")), "Qwen3-8B")
     assert cells[3] == "`h200__x`, `h200__x-no-graphs`"
     assert cells[7:10] == ["measured", "eagle3-k1; eagle3-k3", "dspark-8"]
     assert cells[13] == "standalone-k3 failed"
+
+
+def test_a_target_of_which_no_server_came_up_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiles_table, "RAW", tmp_path)
+    for server in ("none", "eagle3-k3"):
+        append_cell(tmp_path / "h200__gemma-4-12b-it.cells.jsonl", failed(server))
+    cells = row(profiles_table.table({}, ()), "gemma-4-12B")
+    assert cells[7:10] == ["failed", "eagle3-k3 failed", "not yet"]
