@@ -1,8 +1,12 @@
-"""A plugin for SGLang that starts a target which could see and hear from its config.json alone.
+"""A plugin for SGLang (0.5.17) that starts targets from their config.json alone, which it else asks more of.
 
-With `--skip-tokenizer-init` SGLang makes no tokenizer, but still an image processor for such a target, out of files
-that a folder with nothing but a config.json has not (0.5.17: "Can't load image processor"). This plugin leaves it out:
-the server then answers prompts of token ids, which is all that a sweep sends. Put this folder on PYTHONPATH.
+- A target that could see or hear: with `--skip-tokenizer-init` SGLang makes no tokenizer, but still an image processor,
+  out of files that are not there. Left out, the server answers prompts of token ids, which is all that a sweep sends.
+- The text part of a Gemma 4 as a target of its own: SGLang gives its windows the names that they go by only where the part
+  lies inside a target that sees.
+- The prediction heads of a GLM Lite with dummy weights: the loader takes them for the target itself.
+
+Put this folder on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-TARGET = "sglang.srt.managers.tokenizer_manager.TokenizerManager.init_tokenizer_and_processor"
+PROCESSOR = "sglang.srt.managers.tokenizer_manager.TokenizerManager.init_tokenizer_and_processor"
+CONFIG = "sglang.srt.utils.hf_transformers.config.get_config"
+WEIGHTS = "sglang.srt.models.deepseek_common.deepseek_weight_loader.DeepseekV2WeightLoaderMixin.post_load_weights"
 
 
 def without_processor(original: Callable[[Any], None], manager: Any) -> None:
@@ -26,8 +32,29 @@ def without_processor(original: Callable[[Any], None], manager: Any) -> None:
         config.is_multimodal = True
 
 
+def with_windows(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The configuration; that of a Gemma 4's text part names full attention and windows (`swa_`) as SGLang does."""
+    config = original(*args, **kwargs)
+    if config.model_type != "gemma4_text" or hasattr(config, "swa_num_key_value_heads"):
+        return config
+    config.swa_head_dim = config.swa_v_head_dim = config.head_dim
+    config.swa_num_key_value_heads = config.num_key_value_heads
+    config.head_dim = config.v_head_dim = config.global_head_dim
+    config.num_key_value_heads = config.num_global_key_value_heads
+    return config
+
+
+def as_heads(original: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
+    """Runs `original`, telling it that a model without layers of its own is one of prediction heads."""
+    if not args and not hasattr(model.model, "start_layer") and hasattr(model.model, "decoder"):
+        kwargs["is_nextn"] = True
+    original(model, *args, **kwargs)
+
+
 def install() -> None:
     """Called by SGLang, by the entry point."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register(TARGET, without_processor, HookType.AROUND)
+    HookRegistry.register(PROCESSOR, without_processor, HookType.AROUND)
+    HookRegistry.register(CONFIG, with_windows, HookType.AROUND)
+    HookRegistry.register(WEIGHTS, as_heads, HookType.AROUND)

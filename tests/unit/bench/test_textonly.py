@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench" / "h200" / "textonly"))
-from drafter_selector_textonly import without_processor
+from drafter_selector_textonly import as_heads, with_windows, without_processor
 
 
 def _manager(*, multimodal: bool, skipped: bool) -> SimpleNamespace:
@@ -43,3 +43,37 @@ def test_what_the_target_is_stays_true_when_the_start_fails() -> None:
     with pytest.raises(RuntimeError, match="no port"):
         without_processor(failing, manager)
     assert manager.model_config.is_multimodal
+
+
+def _text_part(**more: int) -> SimpleNamespace:
+    sizes = {"head_dim": 256, "num_key_value_heads": 8, "global_head_dim": 512, "num_global_key_value_heads": 1}
+    return SimpleNamespace(model_type="gemma4_text", **sizes, **more)
+
+
+def test_windows_of_a_text_part_get_the_names_of_the_engine() -> None:
+    config = with_windows(lambda path: _text_part(), "gemma-4-12B-it")
+    assert (config.swa_head_dim, config.swa_v_head_dim, config.swa_num_key_value_heads) == (256, 256, 8)
+    assert (config.head_dim, config.v_head_dim, config.num_key_value_heads) == (512, 512, 1)
+
+
+def test_a_configuration_that_has_them_stays_as_it_is() -> None:
+    assert with_windows(lambda: _text_part(swa_num_key_value_heads=4)).head_dim == 256
+    other = SimpleNamespace(model_type="qwen3", head_dim=128)
+    assert vars(with_windows(lambda: other)) == {"model_type": "qwen3", "head_dim": 128}
+
+
+@pytest.mark.parametrize(
+    ("layers", "given", "asked"),
+    [
+        ({"decoder": 1}, {}, {"is_nextn": True}),
+        ({"decoder": 1}, {"is_nextn": False, "weight_names": None}, {"is_nextn": True, "weight_names": None}),
+        ({"start_layer": 0}, {}, {}),
+        ({"start_layer": 0}, {"is_nextn": False}, {"is_nextn": False}),
+    ],
+)
+def test_prediction_heads_are_loaded_as_such(
+    layers: dict[str, int], given: dict[str, object], asked: dict[str, object]
+) -> None:
+    seen: list[dict[str, object]] = []
+    as_heads(lambda model, **kwargs: seen.append(kwargs), SimpleNamespace(model=SimpleNamespace(**layers)), **given)
+    assert seen == [asked]
