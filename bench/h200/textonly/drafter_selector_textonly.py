@@ -2,8 +2,8 @@
 
 - A target that could see or hear: with `--skip-tokenizer-init` SGLang makes no tokenizer, but still an image processor,
   out of files that are not there. Left out, the server answers prompts of token ids, which is all that a sweep sends.
-- The text part of a Gemma 4 as a target of its own: SGLang gives its windows the names that they go by only where the part
-  lies inside a target that sees.
+- The text part of a Gemma 4 as a target of its own: SGLang gives its windows the names that they go by only where the
+  part lies inside a target that sees.
 - The prediction heads of a GLM Lite with dummy weights: the loader takes them for the target itself.
 
 Put this folder on PYTHONPATH.
