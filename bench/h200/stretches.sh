@@ -256,8 +256,8 @@ stretch_models() {
   if two_gpus; then wait "$second"; fi
 }
 
-# What is left of the targets, on one GPU, 1,640 s: the first arms of each, two mixtures without CUDA graphs, then the other
-# drafters.
+# What is left of the targets, on one GPU, 1,640 s: the first arms of each, two mixtures without CUDA graphs, accept lengths of
+# a model whose weights are there, then the other drafters.
 stretch_rest() {
   local target
   each_target 0 1 "$FIRST_ARMS"
@@ -265,7 +265,15 @@ stretch_rest() {
     (($(left 5) > 60)) || return 0
     without_graphs "$target" "$FIRST_ARMS" 0 5
   done
+  real
   each_target 0 1 "$MORE_ARMS"
+}
+
+# Of MODELS/smol with the prompts of MODELS/prompts, if they are there.
+real() {
+  if [[ -d $work/models/smol && -d $work/models/prompts ]]; then
+    sweep smollm2 "$work/repo/bench/h200/smollm2.toml" 0 5 --prompts "$work/models/prompts"
+  fi
 }
 
 TARGETS=(
