@@ -1,9 +1,9 @@
 """Which of the bars of the planner's table the rows meet, and which of those missed no policy can.
 
 A bar compares two figures of a cell. Where even the bound for any policy (_planner_bound.py) is above what the bar asks
-for, no policy meets it there, and the cell counts as out of reach. On ramps a bar that the cheapest arm keeps from being
-met is judged against the cheapest of those that serve no worse (_planner_verdict.py): who leaves more of the load late
-can do it for less. Without such an arm the cell counts as one that nobody else serves as well.
+for, no policy meets it there, and the cell counts as out of reach. On ramps, a bar that is not met against the cheapest
+arm is judged against the cheapest of those that serve no worse (_planner_verdict.py): who leaves more of the load late
+can do it for less. Where there is none, nobody else serves as well, and the bar says nothing of the cell.
 """
 
 from __future__ import annotations
@@ -100,7 +100,12 @@ def _ramp(rows: Sequence[Row], gpus: int) -> Iterator[Bar]:
     ramps = [row for row in rows if row["part"] == "ramp"]
     least_loaded = 0.8 if gpus > 4 else 0.9
     for words, against, most, mixes in (
-        (f"{1 - least_loaded:.0%} below the cheapest least-loaded arm that serves no worse", "all static:", least_loaded, None),
+        (
+            f"{1 - least_loaded:.0%} below the cheapest least-loaded arm that serves no worse",
+            "all static:",
+            least_loaded,
+            None,
+        ),
         ("not above the cheapest packed arm that serves no worse", "all pack:", 1.0, None),
         ("7 % below the cheapest packed arm that serves no worse, on mixed text", "all pack:", 0.93, _MIXED),
     ):

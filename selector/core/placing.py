@@ -8,8 +8,8 @@ violation.
 Where clients wait for answers, the requests in the system are given, and so is the idle power: what a request does to
 the energy per token beyond the plan is above all how many more tokens per second the fleet makes of them. So there the
 most goodput decides. It does from the start where a text has no place within its target, which then is wherever others
-are, and where there are fewer places than clients of a single demand, since then there is nothing to keep idle and no
-texts to keep apart.
+are but for those that the plan keeps apart, and where there are fewer places than clients of a single demand, since
+then there is nothing to keep idle and no texts to keep apart.
 """
 
 from __future__ import annotations
