@@ -1,7 +1,9 @@
 """Which of the bars of the planner's table the rows meet, and which of those missed no policy can.
 
 A bar compares two figures of a cell. Where even the bound for any policy (_planner_bound.py) is above what the bar asks
-for, no policy meets it there, and the cell counts as out of reach.
+for, no policy meets it there, and the cell counts as out of reach. On ramps, a bar that is not met against the cheapest
+arm is judged against the cheapest of those that serve no worse (_planner_verdict.py): who leaves more of the load late
+can do it for less. Where there is none, nobody else serves as well, and the bar says nothing of the cell.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from _planner_verdict import comparisons
+from _planner_verdict import Result, comparisons, worse_because
 
 Row = Mapping[str, Any]
 _MIXED = ("code+romansh", "ten types")
@@ -24,6 +26,7 @@ class Bar:
     words: str
     met: int = 0
     out_of_reach: list[str] = field(default_factory=list)
+    unrivalled: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
 
     def judge(self, row: Row, figure: float, most: float, least_possible: float = 0.0, but: str = "") -> None:
@@ -31,7 +34,7 @@ class Bar:
 
         `but` says what else speaks against the cell, if anything does.
         """
-        label = f"{row['mix']} {row['load']} {row['target_ms'] or 'no'} ms: {figure:.3f}"
+        label = _label(row, figure)
         if figure <= most and not but:
             self.met += 1
         elif least_possible > most:
@@ -39,11 +42,27 @@ class Bar:
         else:
             self.missed.append(label + but)
 
+    def judge_against(self, row: Row, ours: Result, arms: Mapping[str, Result], most: float, bound_j: float) -> None:
+        """A cell whose joules per token may be `most` times those of the cheapest arm that serves no worse."""
+        than = min(arms.values(), key=lambda arm: arm["j"])
+        if ours["j"] > most * than["j"] and (worse := worse_because(than, ours)):
+            no_worse = [arm for arm in arms.values() if not worse_because(arm, ours)]
+            if not no_worse:
+                self.unrivalled.append(f"{_label(row, ours['j'] / than['j'])} of an arm that {worse}")
+                return
+            than = min(no_worse, key=lambda arm: arm["j"])
+        self.judge(row, ours["j"] / than["j"], most, bound_j / than["j"])
+
     def __str__(self) -> str:
-        cells = self.met + len(self.out_of_reach) + len(self.missed)
+        cells = self.met + len(self.out_of_reach) + len(self.unrivalled) + len(self.missed)
         told = "".join(f"\n      out of reach: {each}" for each in self.out_of_reach)
+        told += "".join(f"\n      nobody else serves as well: {each}" for each in self.unrivalled)
         told += "".join(f"\n      missed: {each}" for each in self.missed)
         return f"  {self.words}: {self.met} of {cells} cells{told}"
+
+
+def _label(row: Row, figure: float) -> str:
+    return f"{row['mix']} {row['load']} {row['target_ms'] or 'no'} ms: {figure:.3f}"
 
 
 def bars(rows: Sequence[Row]) -> Iterator[Bar]:
@@ -51,7 +70,7 @@ def bars(rows: Sequence[Row]) -> Iterator[Bar]:
     for gpus in sorted({row["gpus"] for row in rows}):
         here = [row for row in rows if row["gpus"] == gpus]
         for bar in (*_steady(here, gpus), *_ramp(here, gpus), *_trace(here, gpus), *_shared(here)):
-            if bar.met or bar.out_of_reach or bar.missed:
+            if bar.met or bar.out_of_reach or bar.unrivalled or bar.missed:
                 yield bar
 
 
@@ -81,16 +100,21 @@ def _ramp(rows: Sequence[Row], gpus: int) -> Iterator[Bar]:
     ramps = [row for row in rows if row["part"] == "ramp"]
     least_loaded = 0.8 if gpus > 4 else 0.9
     for words, against, most, mixes in (
-        (f"{1 - least_loaded:.0%} below the cheapest least-loaded arm", "all static:", least_loaded, None),
-        ("not above the cheapest packed arm", "all pack:", 1.0, None),
-        ("7 % below the cheapest packed arm on mixed text", "all pack:", 0.93, _MIXED),
+        (
+            f"{1 - least_loaded:.0%} below the cheapest least-loaded arm that serves no worse",
+            "all static:",
+            least_loaded,
+            None,
+        ),
+        ("not above the cheapest packed arm that serves no worse", "all pack:", 1.0, None),
+        ("7 % below the cheapest packed arm that serves no worse, on mixed text", "all pack:", 0.93, _MIXED),
     ):
         bar = Bar(f"ramp, {gpus} GPUs, {words}")
         for row in ramps:
             if mixes is None or row["mix"] in mixes:
-                than = min(result["j"] for name, result in row["results"].items() if name.startswith(against))
-                ours = row["results"]["planned min_energy"]["j"]
-                bar.judge(row, ours / than, most, row["bounds"]["planned min_energy"] / than)
+                arms = {name: result for name, result in row["results"].items() if name.startswith(against)}
+                ours, bound_j = row["results"]["planned min_energy"], row["bounds"]["planned min_energy"]
+                bar.judge_against(row, ours, arms, most, bound_j)
         yield bar
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isclose
 
 from selector.core.livesettings import ArmSetting
 from selector.core.poolload import Demand, DemandKey, Mix, PoolCurve, PoolLoad
@@ -28,7 +29,7 @@ class Held:
 class Assignment:
     """Demands on arms, and arms at live settings."""
 
-    __slots__ = ("_setting_of", "_slowdowns", "arms_of", "demands", "resting", "usable")
+    __slots__ = ("_setting_of", "_slowdowns", "arms_of", "demands", "planned_arms", "resting", "usable")
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Assignment:
         self.demands = demands
         self.arms_of = arms_of
         self._setting_of = setting_of
-        planned = {arms[0] for arms in arms_of.values()}
+        self.planned_arms = planned = frozenset(arms[0] for arms in arms_of.values())
         sharing = {arm: others for arm in planned if (others := usable.of_arm[arm].neighbours)}
         self._slowdowns = {arm: 1 + sum(other in planned for other in others) for arm, others in sharing.items()}
         """How many servers take turns on the GPUs of each planned arm."""
@@ -98,11 +99,20 @@ class Assignment:
         """The share of the tokens of the pools, in which the demands have the shares of their rates, on other arms
         than the planned ones.
         """
+        there = sum(min(pool.tokens_per_s, planned) for pool, planned in self._planned_for(held))
+        return max(0.0, 1.0 - there / sum(pool.tokens_per_s for pool in held))
+
+    def undisturbed(self, held: Sequence[Held]) -> frozenset[str]:
+        """The arms of the pools that serve all that is planned for them and nothing else."""
+        return frozenset(
+            pool.arm for pool, planned in self._planned_for(held) if isclose(pool.tokens_per_s, planned, rel_tol=1e-6)
+        )
+
+    def _planned_for(self, held: Sequence[Held]) -> list[tuple[Held, float]]:
+        """The pools, each with the part of the tokens of all of them that is planned for its arm."""
         planned = {arm: sum(rate for _, rate in mix) for arm, mix in self._planned(1.0).items()}
-        served = sum(pool.tokens_per_s for pool in held)
-        scale = served / sum(planned.values())
-        there = sum(min(pool.tokens_per_s, scale * planned.get(pool.arm, 0.0)) for pool in held)
-        return max(0.0, 1.0 - there / served)
+        scale = sum(pool.tokens_per_s for pool in held) / sum(planned.values())
+        return [(pool, scale * planned.get(pool.arm, 0.0)) for pool in held]
 
     def _planned(self, scale: float) -> dict[str, list[tuple[Demand, float]]]:
         """All of every demand on its planned arm, at `scale` times the rates, by arm."""

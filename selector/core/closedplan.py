@@ -48,7 +48,7 @@ def closed_plan(assignment: Assignment, population: float, idle_w: float) -> Pla
     score, scale, backends = _Sharing(held, population, idle_w).best()
     batches = [pool.curve.at(scale * pool.tokens_per_s / count)[0] for pool, count in zip(held, backends, strict=True)]
     # What overflows from one arm that is planned for all keeps that arm full: only the last pool comes and goes.
-    if len({arms[0] for arms in assignment.arms_of.values()}) > 1 and population <= _MOST_SWAYING:
+    if len(assignment.planned_arms) > 1 and population <= _MOST_SWAYING:
         pools = [ClosedPool(p.curve, n, scale * p.tokens_per_s) for p, n in zip(held, backends, strict=True)]
         run = mean_run(pools, _places(pools, population))
         swaying = (idle_w + run.power_w) / run.tokens_per_s
@@ -60,7 +60,9 @@ def closed_plan(assignment: Assignment, population: float, idle_w: float) -> Pla
     able = frozenset(pool.arm for pool in held if pool.curve.full.within_targets)
     hopeless = len(able) < len(held)
     # One client alone is kept apart from nobody; what has no place in time is wherever others are if it overflows.
-    apart = within and population >= 2.0 and overflowing <= _NO_OVERFLOW_FRAC
+    apart = able if within and population >= 2.0 else frozenset()
+    if overflowing > _NO_OVERFLOW_FRAC:
+        apart = apart & assignment.undisturbed(held) if assignment.planned_arms <= able else frozenset()
     for pool in held:
         score += VIOLATION_J_PER_TOKEN * pool.curve.full.missed_frac * pool.tokens_per_s / rates
     return Plan(
@@ -77,7 +79,7 @@ def closed_plan(assignment: Assignment, population: float, idle_w: float) -> Pla
         settings_of=assignment.settings_of(held),
         within_targets=within and not hopeless,
         hopeless=hopeless,
-        apart=able if apart else frozenset(),
+        apart=apart,
     )
 
 

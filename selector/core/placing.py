@@ -8,8 +8,8 @@ violation.
 Where clients wait for answers, the requests in the system are given, and so is the idle power: what a request does to
 the energy per token beyond the plan is above all how many more tokens per second the fleet makes of them. So there the
 most goodput decides. It does from the start where a text has no place within its target, which then is wherever others
-are, and where there are fewer places than clients of a single demand, since then there is nothing to keep idle and no
-texts to keep apart.
+are but for those that the plan keeps apart, and where there are fewer places than clients of a single demand, since
+then there is nothing to keep idle and no texts to keep apart.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from selector.core.types import BackendView, FleetView, Outcome
 
 _MOST_BEYOND = 4
 """Backends beyond their limit that are looked at, the least full ones."""
-_HARDLY_ANY_FRAC = 0.02
-"""While fewer missed their targets lately, backends are filled beyond their limits before another is woken."""
+_FEW_OF_ALLOWED_FRAC = 0.5
+"""While fewer missed their targets lately than this share of what the quantile lets miss, backends are filled beyond
+their limits before another is woken."""
 _ALIKE_MISSES_CLOSED = 0.03
 """Where clients wait for answers. Under open arrivals, with their bursts, more counts as alike: what is lost already
 would draw a whole burst to one place, where all would wait for each other's prompts."""
@@ -42,7 +43,9 @@ class Placing:
         self._specs = context.backends
         self._index = {spec.name: index for index, spec in enumerate(context.backends)}
         self._of_arm = forecast.of_arm
-        self._misses = MissRate(1.0 - context.tbt_quantile)
+        allowed_frac = 1.0 - context.tbt_quantile
+        self._misses = MissRate(allowed_frac)
+        self._few_misses_frac = _FEW_OF_ALLOWED_FRAC * allowed_frac
 
     def ended(self, outcome: Outcome) -> None:
         """Learns whether plans keep their targets."""
@@ -144,13 +147,13 @@ class Placing:
         """The arm's backends below a limit, in order; `further`, busy ones beyond it too in order, then idle ones.
 
         What is filled first while the load rises is then what stays full while it falls, and the others become idle.
-        Where the arm has room below its limits, nobody known to miss is enough for that; what would overflow to another
-        arm stays only when it is known that hardly anybody misses.
+        Where the arm has room below its limits, few who are known to miss are enough for that; what would overflow to
+        another arm stays only when it is known that few miss.
         """
         places = self._of_arm[arm]
         below = [index for index in places if views[index].batch < limit]
         room = any(views[index].available for index in below)
-        if not further or (self._misses.frac if room else self._misses.doubted_frac) >= _HARDLY_ANY_FRAC:
+        if not further or (self._misses.frac if room else self._misses.doubted_frac) >= self._few_misses_frac:
             yield from below
             return
         full = [index for index in places if views[index].batch >= limit]

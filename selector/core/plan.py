@@ -37,7 +37,7 @@ class Plan:
     hopeless: bool = False
     """Whether clients wait for answers to a demand that no batch of its arms serves within its target."""
     apart: frozenset[str] = frozenset()
-    """Arms that have places within the targets of what is planned for them, where no client overflows: they are
+    """Arms that have places within the targets of all that is planned for them, and serve nothing else: they are
     followed even if others are hopeless."""
     instead_of: Plan | None = None
     """The assignment in force planned for the same load, where this one costs less."""

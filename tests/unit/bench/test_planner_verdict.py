@@ -67,8 +67,9 @@ def test_one_backend_of_an_arm_is_not_run_packed_too() -> None:
     ]
 
 
-def ramp(ours_j: float, bound_j: float) -> dict[str, Any]:
+def ramp(ours_j: float, bound_j: float, **packed: dict[str, Any]) -> dict[str, Any]:
     results = {"planned min_energy": result(ours_j), "all static:none": result(1.0), "all pack:none": result(0.95)}
+    results |= {f"all pack:{arm}": run for arm, run in packed.items()}
     return {
         "part": "ramp",
         "gpus": 4,
@@ -82,11 +83,34 @@ def ramp(ours_j: float, bound_j: float) -> dict[str, Any]:
 
 def test_a_bar_is_met_missed_or_out_of_reach() -> None:
     judged = {bar.words: bar for bar in bars([ramp(0.88, 0.5), ramp(0.92, 0.5), ramp(0.92, 0.91)])}
-    least_loaded = judged["ramp, 4 GPUs, 10% below the cheapest least-loaded arm"]
+    least_loaded = judged["ramp, 4 GPUs, 10% below the cheapest least-loaded arm that serves no worse"]
     assert (least_loaded.met, len(least_loaded.missed), len(least_loaded.out_of_reach)) == (1, 1, 1)
-    assert judged["ramp, 4 GPUs, not above the cheapest packed arm"].met == 3
-    mixed = judged["ramp, 4 GPUs, 7 % below the cheapest packed arm on mixed text"]
+    assert judged["ramp, 4 GPUs, not above the cheapest packed arm that serves no worse"].met == 3
+    mixed = judged["ramp, 4 GPUs, 7 % below the cheapest packed arm that serves no worse, on mixed text"]
     assert (mixed.met, len(mixed.missed), len(mixed.out_of_reach)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("ours_j", "packed", "words"),
+    [
+        (0.80, {}, "1 of 1 cells"),
+        (0.93, {"late": result(0.92, attainment=0.5)}, "1 of 1 cells"),
+        (0.96, {"late": result(0.97, attainment=0.5)}, "missed: code+romansh 1-256-1 10.0 ms: 1.011"),
+        (0.96, {"late": result(0.90, attainment=0.5)}, "missed: code+romansh 1-256-1 10.0 ms: 1.011"),
+        (0.96, {"none": result(0.97, attainment=0.5), "late": result(0.99, attainment=0.5)}, "1 of 1 cells"),
+        (
+            0.96,
+            {"none": result(0.93, attainment=0.6), "late": result(0.90, attainment=0.5)},
+            "nobody else serves as well: code+romansh 1-256-1 10.0 ms: 1.067 of an arm that attains 50% of code",
+        ),
+        (0.96, {"late": result(0.90)}, "missed: code+romansh 1-256-1 10.0 ms: 1.067"),
+    ],
+)
+def test_on_a_ramp_an_arm_that_serves_worse_keeps_no_bar_from_being_met(
+    ours_j: float, packed: dict[str, dict[str, Any]], words: str
+) -> None:
+    judged = {bar.words: bar for bar in bars([ramp(ours_j, 0.5, **packed)])}
+    assert words in str(judged["ramp, 4 GPUs, not above the cheapest packed arm that serves no worse"])
 
 
 def test_who_is_served_better_for_no_more_misses_the_bar_of_steady_cells() -> None:

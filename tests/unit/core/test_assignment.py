@@ -60,6 +60,16 @@ def test_what_overflows_is_the_share_on_other_arms_than_the_planned_ones() -> No
     assert asked.overflow_frac(asked.alike(0.1)[0]) == asked.overflow_frac(asked.on_planned_arms()) == 0.0
 
 
+def test_an_arm_is_undisturbed_that_serves_all_that_is_planned_for_it_and_nothing_else() -> None:
+    asked = assignment(
+        specs_of("none", "dspark-8", "eagle3-k1"), (LARGE, ("none", "dspark-8")), (SMALL, ("eagle3-k1", "none"))
+    )
+    within, beyond = asked.alike(0.1)[0], asked.alike(0.45)[0]
+    assert asked.undisturbed(within) == {"none", "eagle3-k1"}
+    assert set(rates(beyond)) == {"none", "dspark-8", "eagle3-k1"}
+    assert asked.undisturbed(beyond) == {"eagle3-k1"}, "the others have too few places, or the overflow"
+
+
 def test_overflow_to_an_arm_that_others_are_planned_for_counts_too() -> None:
     asked = assignment(specs_of("none", "dspark-8"), (LARGE, ("none", "dspark-8")), (SMALL, ("dspark-8", "none")))
     held, unserved = asked.alike(0.45)

@@ -173,11 +173,33 @@ def test_a_plan_that_overflows_is_scored_a_little_dearer(monkeypatch: pytest.Mon
         (("dspark-8", "none"), 1.0, 0.01, set()),
     ],
 )
-def test_texts_with_places_are_followed_where_hopeless_ones_do_not_overflow(
+def test_texts_with_places_are_followed_where_those_without_any_do_not_overflow(
     arms: tuple[str, ...], population: float, romansh_per_s: float, apart: set[str]
 ) -> None:
     demands = [demand("code", 1.0, target_ms=20.0), demand("romansh", romansh_per_s, target_ms=1.0)]
     arm_of = {demands[0].key: "dspark-8", demands[1].key: "none"}
     plan = planner(*arms).evaluate(demands, arm_of, population=population)
+    assert plan.hopeless
+    assert plan.apart == apart
+
+
+@pytest.mark.parametrize(
+    ("code", "romansh", "population", "apart"),
+    [
+        ("none", "eagle3-k1", 12.0, {"none"}),
+        ("dspark-8", "eagle3-k1", 12.0, set()),
+        ("none", "dspark-8", 12.0, set()),
+        ("none", "eagle3-k1", 200.0, set()),
+    ],
+    ids=["to a third arm", "to the arm of the other text", "of a text without places", "with too few places for all"],
+)
+def test_where_the_few_places_of_one_text_overflow_the_others_are_followed_whom_that_leaves_alone(
+    code: str, romansh: str, population: float, apart: set[str]
+) -> None:
+    """At 5 ms Romansh has five places on `eagle3-k1`, and none elsewhere."""
+    demands = [demand("code", 1.0, target_ms=20.0), demand("romansh", 1.0, target_ms=5.0)]
+    arm_of = {demands[0].key: code, demands[1].key: romansh}
+    plan = planner("none", "eagle3-k1", "dspark-8").evaluate(demands, arm_of, population=population)
+    assert plan.arms_of[demands[1].key][:2] == (romansh, "eagle3-k1" if romansh == "dspark-8" else "dspark-8")
     assert plan.hopeless
     assert plan.apart == apart
