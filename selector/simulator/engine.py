@@ -263,15 +263,17 @@ class Simulation:
             server.first_tokens.clear()
         event_s = server.next_event_s()
         working = event_s is not None
-        if working != self._working[index]:
-            self._changed(index, working)
+        if working != self._working[index] and self._changed(index, working):
             event_s = server.next_event_s()
         version = self._version[index] = self._version[index] + 1
         if event_s is not None:
             heappush(self._heap, (event_s, index, version))
 
-    def _changed(self, index: int, working: bool) -> None:
-        """A server started or stopped working: idle time, and the pace of those it shares a GPU with."""
+    def _changed(self, index: int, working: bool) -> bool:
+        """A server started or stopped working: idle time, and the pace of those it shares a GPU with.
+
+        Whether there are any, which means that its own pace may be another too.
+        """
         self._working[index] = working
         at_s = self._servers[index].now_s
         self._boards.changed(index, working, at_s)
@@ -284,6 +286,7 @@ class Simulation:
                 self._servers[each].take_turns(self._boards.turns(each), at_s)
             for other in neighbours:
                 self._settle(other)
+        return bool(neighbours)
 
     def _advance_all(self, now_s: float) -> None:
         for index, server in enumerate(self._servers):

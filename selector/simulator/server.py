@@ -220,10 +220,8 @@ class ServerModel:
             return
         prefill = self._prompts.under_way
         if prefill is not None:
-            prefill.todo_frac, prefill.spent_j = prefill.at(at_s)
-            prefill.since_s = max(prefill.since_s, at_s)
-            prefill.seconds *= turns_slowdown(busy_servers) / self._slowdown
-            prefill.energy_j *= turns_energy(busy_servers) / self._energy_frac
+            slower = turns_slowdown(busy_servers) / self._slowdown
+            prefill.change_pace(at_s, slower, turns_energy(busy_servers) / self._energy_frac)
         self._turns = busy_servers
         self._slowdown, self._energy_frac = turns_slowdown(busy_servers), turns_energy(busy_servers)
         self._decoding.take_turns(busy_servers, 0.0 if prefill is not None else (at_s - self.now_s) * 1e3)
@@ -277,7 +275,8 @@ class ServerModel:
                     return
                 self._end_prefill(prefill)
             elif self._jobs:
-                if not self._decode(until_s):
+                # At a boundary no step has been done since; most calls end here.
+                if until_s <= self.now_s or not self._decode(until_s):
                     return
             else:
                 if until_s > self.now_s:
