@@ -42,8 +42,9 @@ class OutputLengthModel:
     """
 
     def __init__(self, *, prior_tokens: float = 256.0, prior_requests: float = 20.0) -> None:
-        self._prior = (prior_tokens * prior_requests, prior_requests)
-        self._sums: dict[str, tuple[float, float]] = {}
+        self._prior = prior_tokens * prior_requests, prior_requests, max(1.0, prior_tokens)
+        """Sum of tokens, requests, and the mean that follows; `_sums` likewise by text type."""
+        self._sums: dict[str, tuple[float, float, float]] = {}
         self._means = [max(1.0, prior_tokens)] * len(TEXT_TYPES)
         """Of the sums, by `TEXT_TYPES`: read for each request, and mixed over all types."""
 
@@ -56,24 +57,23 @@ class OutputLengthModel:
         """
         bound = math.inf if max_output_tokens is None else max(1.0, float(max_output_tokens))
         if probabilities is None:
-            return min(self._mean(text_type), bound)
+            mean = self._sums.get(text_type, self._prior)[2]
+            return mean if mean < bound else bound
         if len(probabilities) != len(TEXT_TYPES):
             raise ValueError(f"{len(probabilities)} probabilities: there are {len(TEXT_TYPES)} text types")
         means = self._means if bound == math.inf else [mean if mean < bound else bound for mean in self._means]
         # Probabilities sum to 1 but for rounding, which must not lift the answer above its bound.
         return min(math.fsum(map(mul, probabilities, means)), bound)
 
-    def _mean(self, text_type: str) -> float:
-        total, count = self._sums.get(text_type, self._prior)
-        return max(1.0, total / count)
-
     def observe(self, text_type: str, accepted_tokens: int) -> None:
         """Adds a finished request; older ones fade with a memory of about 1,000 requests."""
-        total, count = self._sums.get(text_type, self._prior)
+        total, count, _ = self._sums.get(text_type, self._prior)
         keep = 1.0 if count < 1_000.0 else 1.0 - 1.0 / 1_000.0
-        self._sums[text_type] = (total * keep + accepted_tokens, count * keep + 1.0)
+        total, count = total * keep + accepted_tokens, count * keep + 1.0
+        mean = max(1.0, total / count)
+        self._sums[text_type] = total, count, mean
         if (position := _POSITIONS.get(text_type)) is not None:
-            self._means[position] = self._mean(text_type)
+            self._means[position] = mean
 
 
 class _Backend:
@@ -111,20 +111,18 @@ class _Backend:
         """One more request."""
         self.own += 1
         self.own_kv_tokens += _mean_context(request)
-        self._regroup(request, 1)
+        key = request.text_type, request.tbt_target_ms
+        self.groups[key] = self.groups.get(key, 0) + 1
 
     def drop(self, request: RequestView) -> None:
         """One of its requests fewer."""
         self.own -= 1
         # Set at zero so that rounding cannot build up over millions of requests.
         self.own_kv_tokens = self.own_kv_tokens - _mean_context(request) if self.own else 0.0
-        self._regroup(request, -1)
-
-    def _regroup(self, request: RequestView, more: int) -> None:
         key = request.text_type, request.tbt_target_ms
-        requests = self.groups.get(key, 0) + more
-        if requests:
-            self.groups[key] = requests
+        left = self.groups[key] - 1
+        if left:
+            self.groups[key] = left
         else:
             del self.groups[key]
 

@@ -143,9 +143,9 @@ class AcceptDraws:
         """(own accept length, scale of `Passes`, deviates of the first passes) of a request."""
         normal, rows = self._block(draw_key // _BLOCK_KEYS)
         place = draw_key % _BLOCK_KEYS
-        z = min(max(normal[place], -_CUT_DEVIATIONS), _CUT_DEVIATIONS)
-        own = accept_length / max(1.0 + spread * z, 1e-6)
-        own = min(max(own, 1.0), float(verify_tokens))
+        inverse = 1.0 + spread * normal[place]
+        own = accept_length / (inverse if inverse > 1e-6 else 1e-6)
+        own = 1.0 if own < 1.0 else own if own < verify_tokens else float(verify_tokens)
         survival = _survival(own, verify_tokens)
         # P(at least k leading drafts survive) = p^k, so their number is floor(e / −ln p) with e ~ Exp(1).
         scale = _ALL_SURVIVE if survival >= 1.0 else -1.0 / math.log(survival) if survival > 0.0 else 0.0
@@ -159,14 +159,14 @@ class AcceptDraws:
         return np.concatenate([row, stream.standard_exponential(tokens - len(row))])
 
     def _block(self, number: int) -> tuple[list[float], FloatArray]:
-        """N(0, 1) deviates of the keys of a block, and Exp(1) deviates of their first passes, shape (keys, passes)."""
+        """N(0, 1) deviates, cut, of the keys of a block, and Exp(1) deviates of their first passes, shape (keys, passes)."""
         known = self._blocks.get(number)
         if known is not None:
             return known
         if len(self._blocks) >= _KEPT_BLOCKS:
             del self._blocks[next(iter(self._blocks))]
         stream = self._stream(number, 0)
-        normal = stream.standard_normal(_BLOCK_KEYS).tolist()
+        normal = stream.standard_normal(_BLOCK_KEYS).clip(-_CUT_DEVIATIONS, _CUT_DEVIATIONS).tolist()
         made = normal, stream.standard_exponential((_BLOCK_KEYS, _BLOCK_PASSES))
         self._blocks[number] = made
         return made
