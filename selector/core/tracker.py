@@ -28,6 +28,8 @@ from selector.core.types import (
     LoadGroup,
     LoadSignal,
     RequestView,
+    make_backend_view,
+    make_fleet_view,
 )
 
 __all__ = ["FleetTracker", "LoadSignal", "OutputLengthModel"]
@@ -134,7 +136,7 @@ class _Backend:
             # Foreign requests are taken to be like ours; the poll's own figure decides when we have none there.
             per_request = kv_tokens / own if own else (signal.kv_tokens or 0.0) / foreign if signal else 0.0
             kv_tokens += per_request * foreign
-        return BackendView(
+        return make_backend_view(
             name=spec.name,
             arm=spec.arm,
             gpus=spec.gpus,
@@ -177,15 +179,18 @@ class FleetTracker:
         state.add(request)
         self._changed(state)
 
-    def finished(self, request_id: str, now_s: float) -> bool:
-        """A request ended, however it did. Returns False, and changes nothing, if it is not in flight."""
+    def finished(self, request_id: str, now_s: float) -> tuple[RequestView, Mapping[str, float] | None] | None:
+        """A request ended, however it did; `None`, and nothing changes, if it is not in flight.
+
+        Returns its view, and the live settings under which it ran, `None` where they changed meanwhile.
+        """
         home = self._home.pop(request_id, None)
         if home is None:
-            return False
-        state, request, _ = home
+            return None
+        state, request, settings = home
         state.drop(request)
         self._changed(state)
-        return True
+        return request, settings if settings is state.settings else None
 
     def polled(self, backend: str, signal: LoadSignal, now_s: float) -> None:
         """A backend reported its load.
@@ -233,16 +238,6 @@ class FleetTracker:
         """The live settings in force on a backend."""
         return self._backends[backend].settings
 
-    def settings_throughout(self, request_id: str) -> Mapping[str, float] | None:
-        """The live settings under which a request in flight has run so far; `None` where they changed meanwhile."""
-        home = self._home.get(request_id)
-        return home[2] if home is not None and home[2] is home[0].settings else None
-
-    def request(self, request_id: str) -> RequestView | None:
-        """The view of a request in flight, `None` if it is not."""
-        home = self._home.get(request_id)
-        return None if home is None else home[1]
-
     def corrected(self, backend: str, correction: Correction) -> None:
         """The costs of a backend changed: what was worked out from its view holds no more."""
         state = self._backends[backend]
@@ -269,7 +264,7 @@ class FleetTracker:
                 state.stale = False
             self._stale.clear()
             self._shown = tuple(self._views)
-        return FleetView(now_s=now_s, backends=self._shown)
+        return make_fleet_view(now_s=now_s, backends=self._shown)
 
     def _changed(self, state: _Backend) -> None:
         if not state.stale:

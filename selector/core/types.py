@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import overload
 
-from selector.core.quickinit import quick_init
+from selector.core.quickinit import quick_init, quick_maker
 
 TEXT_TYPES: tuple[str, ...] = (
     "code",
@@ -72,6 +72,9 @@ class RequestView:
     """Sampling temperature, `None` if the client left it to the server."""
     refine_key: str | None = None
     """Requests of equal keys are taken to accept alike, beyond their text type; `None` unless the fleet file asks."""
+
+
+make_request_view = quick_maker(RequestView)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +148,9 @@ class BackendView:
         return self.kv_tokens / self.batch if self.batch else 0.0
 
 
+make_backend_view = quick_maker(BackendView)
+
+
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
@@ -152,6 +158,9 @@ class FleetView:
 
     now_s: float
     backends: tuple[BackendView, ...]
+
+
+make_fleet_view = quick_maker(FleetView)
 
 
 @quick_init
@@ -291,3 +300,6 @@ class Outcome:
         if self.verify_passes is None or self.accepted_drafts is None or self.verify_passes <= 0:
             return None
         return 1.0 + self.accepted_drafts / self.verify_passes
+
+
+make_outcome = quick_maker(Outcome)

@@ -27,7 +27,7 @@ from selector.core.controller import Controller
 from selector.core.depthbatch import UNTOLD
 from selector.core.eligibility import can_ever_serve
 from selector.core.policy import BackendSpec, Policy, PolicyContext
-from selector.core.types import Finish, Outcome, RequestView
+from selector.core.types import Finish, make_outcome, make_request_view
 from selector.errors import PolicyError, SimulationError
 from selector.simulator.arrivals import Arrivals, Load, OpenLoop
 from selector.simulator.boards import Boards
@@ -182,7 +182,7 @@ class Simulation:
             self._arrivals.ended(now_s)
             return
         seen = request.seen_text_type or request.text_type
-        view = RequestView(
+        view = make_request_view(
             request_id=trace.request_id,
             arrival_s=now_s,
             prompt_tokens=trace.prompt_tokens,
@@ -301,7 +301,7 @@ class Simulation:
         first_s, finished_s, tokens = job.first_token_s, job.finished_s, job.output_tokens
         assert first_s is not None and finished_s is not None
         drafting = job.verify_passes > 0 and spec.cost.verify_tokens > 1
-        outcome = Outcome(
+        outcome = make_outcome(
             request_id=request.trace.request_id,
             backend=spec.name,
             arm=spec.arm,
