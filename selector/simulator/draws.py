@@ -58,7 +58,7 @@ class Passes:
         before = sum(done)
         gained = _surviving(deviates, scale, most_drafts)
         gained += 1
-        self._delivered = gained.cumsum()
+        self._delivered = np.add.accumulate(gained)
         """By the passes after those that were done."""
         passes = min(int(self._delivered.searchsorted(tokens - before)) + 1, len(gained))
         self.count = len(done) + passes
@@ -159,7 +159,7 @@ class AcceptDraws:
         return np.concatenate([row, stream.standard_exponential(tokens - len(row))])
 
     def _block(self, number: int) -> tuple[list[float], FloatArray]:
-        """N(0, 1) deviates, cut, of the keys of a block, and Exp(1) deviates of their first passes, shape (keys, passes)."""
+        """N(0, 1) deviates of the keys of a block, cut, and Exp(1) ones of their first passes, shape (keys, passes)."""
         known = self._blocks.get(number)
         if known is not None:
             return known

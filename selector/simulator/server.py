@@ -284,11 +284,7 @@ class ServerModel:
                 if until_s > self.now_s:
                     self.now_s = until_s
                 return
-            if (
-                prompts.waiting
-                or prompts.planned is not None
-                or (prefill is not None and prefill.rest is not None)
-            ):
+            if prompts.waiting or prompts.planned is not None or (prefill is not None and prefill.rest is not None):
                 self._pass_boundary(prefill)
             if self._depths is not None and self._jobs and prompts.under_way is None:
                 self._depths.choose()

@@ -1,11 +1,11 @@
 """Accept lengths: the right mean, bounded steps, and a stream of each request's own."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
 
-from selector.simulator.draws import AcceptDraws
+from selector.simulator.draws import AcceptDraws, Passes
 
 
 @pytest.mark.parametrize(("mean", "width"), [(1.3, 2), (2.4, 4), (4.9, 8), (5.5, 16)])
@@ -76,3 +76,26 @@ def test_the_extremes_need_no_luck(mean: float, width: int, passes: int) -> None
     else:
         assert drawn is not None
         assert (drawn.count, drawn.surplus) == (passes, passes * width - 10)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.4, 1.7, 1e15])
+@pytest.mark.parametrize("tokens", [6, 7, 40])
+@pytest.mark.parametrize("done", [(), (1, 4)])
+def test_passes_are_those_that_one_by_one_deliver_all_tokens(scale: float, tokens: int, done: tuple[int, ...]) -> None:
+    """Each gives a token and the drafts that survive, at most 3; what the last gives too much is the surplus."""
+    deviates = np.random.default_rng(2).standard_exponential(60)
+    passes = Passes(deviates, scale, 3, tokens, done)
+    gained = list(done)
+    for deviate in deviates.tolist():
+        if sum(gained) < tokens:
+            gained.append(1 + min(int(deviate * scale), 3))
+    assert (passes.count, passes.surplus) == (len(gained), sum(gained) - tokens)
+    gained[-1] -= passes.surplus
+    assert passes.cumulative == list(accumulate(gained))
+    assert passes.after(len(gained)) == tokens
+
+
+def test_deviates_that_do_not_suffice_leave_tokens_missing() -> None:
+    """Whoever asked for them then takes more."""
+    assert Passes(np.zeros(4), 1.0, 3, tokens=10).surplus == 4 - 10
+    assert Passes(np.zeros(0), 1.0, 3, tokens=10, done=(3, 3)).surplus == 6 - 10
