@@ -99,3 +99,14 @@ def test_deviates_that_do_not_suffice_leave_tokens_missing() -> None:
     """Whoever asked for them then takes more."""
     assert Passes(np.zeros(4), 1.0, 3, tokens=10).surplus == 4 - 10
     assert Passes(np.zeros(0), 1.0, 3, tokens=10, done=(3, 3)).surplus == 6 - 10
+
+
+def test_requests_differ_by_at_most_two_and_a_half_deviations() -> None:
+    """At a spread of 0.3 the best takes 1 − 2.5 · 0.3 of the mean number of passes: a quarter."""
+    draws = AcceptDraws(0)
+    fewest = tokens = 20_000
+    for key in range(300):
+        drawn = draws.passes(key, tokens=tokens, accept_length=3.0, spread=0.3, verify_tokens=64)
+        assert drawn is not None
+        fewest = min(fewest, drawn.count)
+    assert fewest == pytest.approx(0.25 * tokens / 3.0, rel=0.06)
