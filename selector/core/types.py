@@ -74,9 +74,6 @@ class RequestView:
     """Requests of equal keys are taken to accept alike, beyond their text type; `None` unless the fleet file asks."""
 
 
-make_request_view = quick_maker(RequestView)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadGroup:
     """Requests in flight on one backend that a policy may treat alike."""
@@ -148,9 +145,6 @@ class BackendView:
         return self.kv_tokens / self.batch if self.batch else 0.0
 
 
-make_backend_view = quick_maker(BackendView)
-
-
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
@@ -158,9 +152,6 @@ class FleetView:
 
     now_s: float
     backends: tuple[BackendView, ...]
-
-
-make_fleet_view = quick_maker(FleetView)
 
 
 @quick_init
@@ -302,4 +293,8 @@ class Outcome:
         return 1.0 + self.accepted_drafts / self.verify_passes
 
 
+# For who makes one for every request.
+make_request_view = quick_maker(RequestView)
+make_backend_view = quick_maker(BackendView)
+make_fleet_view = quick_maker(FleetView)
 make_outcome = quick_maker(Outcome)

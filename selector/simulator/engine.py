@@ -272,7 +272,7 @@ class Simulation:
     def _changed(self, index: int, working: bool) -> bool:
         """A server started or stopped working: idle time, and the pace of those it shares a GPU with.
 
-        Whether there are any, which means that its own pace may be another too.
+        Returns whether there are any: its own pace may then be another too.
         """
         self._working[index] = working
         at_s = self._servers[index].now_s
