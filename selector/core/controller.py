@@ -110,7 +110,7 @@ class Controller:
 
     def retract(self, request_id: str, now_s: float) -> bool:
         """Takes back a dispatch that produced nothing; False if the request is not in flight."""
-        return self.tracker.finished(request_id, now_s)
+        return self.tracker.finished(request_id, now_s) is not None
 
     def settings_changed(self, backend: str, settings: Mapping[str, float], now_s: float) -> None:
         """Live settings came into force on a backend: costs and accept lengths are theirs from here on.
@@ -172,13 +172,14 @@ class Controller:
 
     def end(self, outcome: Outcome, now_s: float) -> bool:
         """A request ended. Returns False, and learns nothing, if it had ended before."""
-        request = self.tracker.request(outcome.request_id)
         spec = self.context.spec(outcome.backend)
-        # Of a request that saw two settings, or depths that its engine chose, nobody can say which it speaks for.
-        settings = None if spec.depths else self.tracker.settings_throughout(outcome.request_id)
-        if not self.tracker.finished(outcome.request_id, now_s):
+        ended = self.tracker.finished(outcome.request_id, now_s)
+        if ended is None:
             return False
-        if settings is not None and outcome.verify_passes is not None and outcome.accepted_drafts is not None:
+        request, settings = ended
+        # Of a request that saw two settings, or depths that its engine chose, nobody can say which it speaks for.
+        tells = settings is not None and not spec.depths
+        if tells and outcome.verify_passes is not None and outcome.accepted_drafts is not None:
             self._learn(
                 spec.acceptance_arm(settings) if settings else outcome.arm,
                 outcome.text_type,

@@ -26,7 +26,16 @@ def within_context(request: RequestView, max_context_tokens: int) -> bool:
 
 
 def able(request: RequestView, context: PolicyContext) -> Sequence[bool]:
-    """`can_ever_serve` of every backend, in the fleet's order; asked once of backends that are alike."""
+    """`can_ever_serve` of every backend, in the fleet's order; asked once of backends that are alike.
+
+    Most requests need nothing special and fit the tightest backend: nothing else is asked of them.
+    """
+    if (
+        not request.needs
+        and request.prompt_tokens < context.least_kv_tokens
+        and within_context(request, context.least_context_tokens)
+    ):
+        return context.all_serve
     backends = context.backends
     serves = {place: can_ever_serve(request, backends[place]) for place in context.kinds}
     return [serves[place] for place in context.alike]

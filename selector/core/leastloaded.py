@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from selector.core.eligibility import able
 from selector.core.policy import PolicyContext
@@ -25,10 +26,10 @@ def least_loaded_on(
     for arm in arms:
         of_arm = _fewest_requests(fleet.backends, serves, arm)
         if of_arm is not None:
-            return _sent_to(of_arm, f"{why}least loaded of {arm}")
+            return _sent_to(of_arm.name, of_arm.batch, f"{why}least loaded of {arm}")
         why = f"no backend of {arms[0]} can serve it, "
     best = _fewest_requests(fleet.backends, serves, None)
-    return REFUSAL if best is None else _sent_to(best, f"{why}least loaded")
+    return REFUSAL if best is None else _sent_to(best.name, best.batch, f"{why}least loaded")
 
 
 def _fewest_requests(views: Sequence[BackendView], serves: Sequence[bool], arm: str | None) -> BackendView | None:
@@ -41,8 +42,10 @@ def _fewest_requests(views: Sequence[BackendView], serves: Sequence[bool], arm: 
     return best
 
 
-def _sent_to(view: BackendView, words: str) -> Decision:
-    return Decision(backend=view.name, reason=f"{words}: {requests_in_words(view.batch)}")
+@lru_cache(maxsize=4_096)
+def _sent_to(backend: str, batch: int, words: str) -> Decision:
+    """The same few decisions come again and again."""
+    return Decision(backend=backend, reason=f"{words}: {requests_in_words(batch)}")
 
 
 def requests_in_words(count: int) -> str:

@@ -90,6 +90,11 @@ class PolicyContext:
     """For each backend, the place of the first one that can serve the same requests: who asks once need not again."""
     kinds: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """The places that occur in `alike`, once each."""
+    least_context_tokens: int = field(init=False, repr=False, compare=False)
+    """The tightest context of all backends; what it holds they all hold. `least_kv_tokens` likewise."""
+    least_kv_tokens: int = field(init=False, repr=False, compare=False)
+    all_serve: tuple[bool, ...] = field(init=False, repr=False, compare=False)
+    """`True` for each backend: what most requests find."""
     _by_name: Mapping[str, BackendSpec] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -100,6 +105,9 @@ class PolicyContext:
         ]
         object.__setattr__(self, "alike", tuple(alike))
         object.__setattr__(self, "kinds", tuple(first.values()))
+        object.__setattr__(self, "least_context_tokens", min((s.max_context_tokens for s in self.backends), default=0))
+        object.__setattr__(self, "least_kv_tokens", min((s.max_kv_tokens for s in self.backends), default=0))
+        object.__setattr__(self, "all_serve", (True,) * len(self.backends))
         object.__setattr__(self, "_by_name", {spec.name: spec for spec in self.backends})
 
     def spec(self, backend: str) -> BackendSpec:

@@ -8,14 +8,20 @@ class with the same slots that refuses nothing, and then of the frozen class for
     object.__setattr__(self, "__class__", twin)        self.batch = batch …        self.__class__ = frozen
 
 Everything else is the dataclass's own: fields, equality, hash, `replace`, `repr`, pickling, and that it is frozen.
+
+To call a class by keywords still means to fill a dict with them, which takes twice as long as all that; to call a
+function does not. So what is made for every request is made by a function (`quick_maker`): 0.3 µs instead of 0.9 for 15
+fields.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 _Made = TypeVar("_Made")
+_Fields = ParamSpec("_Fields")
 
 
 def quick_init(frozen: type[_Made]) -> type[_Made]:
@@ -23,25 +29,36 @@ def quick_init(frozen: type[_Made]) -> type[_Made]:
 
     To be written above that decorator. The class inherits from no other and has no `__post_init__`.
     """
-    twin = type(frozen.__name__, (), {"__slots__": frozen.__slots__})  # type: ignore[attr-defined] # slots=True
-    names: dict[str, Any] = {"_set": object.__setattr__, "_twin": twin, "_frozen": frozen, "_absent": MISSING}
-    parameters, body = [], ["_set(self, '__class__', _twin)"]
-    for field in fields(frozen):  # type: ignore[arg-type] # a dataclass, as said above
-        name, value = field.name, field.name
-        parameter = name
-        if field.default is not MISSING:
-            names[f"_default_{name}"] = field.default
-            parameter = f"{name}=_default_{name}"
-        elif field.default_factory is not MISSING:
-            names[f"_make_{name}"] = field.default_factory
-            parameter, value = f"{name}=_absent", f"_make_{name}() if {name} is _absent else {name}"
-        parameters.append(parameter)
-        body.append(f"self.{name} = {value}")
-    body.append("self.__class__ = _frozen")
-    source = f"def __init__(self, *, {', '.join(parameters)}):\n    " + "\n    ".join(body)
-    exec(source, names)  # as `dataclass` itself makes methods
-    init = names["__init__"]
-    init.__qualname__ = f"{frozen.__qualname__}.__init__"
-    init.__module__ = frozen.__module__
+    init = _setting_fields(frozen, "__init__", "self, ", "_set(self, '__class__', _twin)", "")
     frozen.__init__ = init  # type: ignore[method-assign] # it stands for the one of the dataclass
     return frozen
+
+
+def quick_maker(frozen: Callable[_Fields, _Made]) -> Callable[_Fields, _Made]:
+    """A function of the same keywords that makes what calling the class makes; the class is as for `quick_init`."""
+    made: Callable[_Fields, _Made] = _setting_fields(frozen, "make", "", "self = _twin()", "return self")
+    return made
+
+
+def _setting_fields(frozen: Any, name: str, first: str, begin: str, end: str) -> Any:
+    """A function `name` that sets the fields of `self`, an instance of the twin class after `begin`."""
+    twin = type(frozen.__name__, (), {"__slots__": frozen.__slots__})
+    names: dict[str, Any] = {"_set": object.__setattr__, "_twin": twin, "_frozen": frozen, "_absent": MISSING}
+    parameters, body = [], [begin]
+    for field in fields(frozen):
+        parameter = value = field.name
+        if field.default is not MISSING:
+            names[f"_default_{field.name}"] = field.default
+            parameter = f"{field.name}=_default_{field.name}"
+        elif field.default_factory is not MISSING:
+            names[f"_make_{field.name}"] = field.default_factory
+            parameter, value = f"{field.name}=_absent", f"_make_{field.name}() if {value} is _absent else {value}"
+        parameters.append(parameter)
+        body.append(f"self.{field.name} = {value}")
+    body += ["self.__class__ = _frozen", end]
+    source = f"def {name}({first}*, {', '.join(parameters)}):\n    " + "\n    ".join(body)
+    exec(source, names)  # as `dataclass` itself makes methods
+    made = names[name]
+    made.__qualname__ = f"{frozen.__qualname__}.{name}"
+    made.__module__ = frozen.__module__
+    return made

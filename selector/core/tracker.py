@@ -28,6 +28,8 @@ from selector.core.types import (
     LoadGroup,
     LoadSignal,
     RequestView,
+    make_backend_view,
+    make_fleet_view,
 )
 
 __all__ = ["FleetTracker", "LoadSignal", "OutputLengthModel"]
@@ -42,8 +44,9 @@ class OutputLengthModel:
     """
 
     def __init__(self, *, prior_tokens: float = 256.0, prior_requests: float = 20.0) -> None:
-        self._prior = (prior_tokens * prior_requests, prior_requests)
-        self._sums: dict[str, tuple[float, float]] = {}
+        self._prior = prior_tokens * prior_requests, prior_requests, max(1.0, prior_tokens)
+        """Sum of tokens, requests, and the mean that follows; `_sums` likewise by text type."""
+        self._sums: dict[str, tuple[float, float, float]] = {}
         self._means = [max(1.0, prior_tokens)] * len(TEXT_TYPES)
         """Of the sums, by `TEXT_TYPES`: read for each request, and mixed over all types."""
 
@@ -56,24 +59,23 @@ class OutputLengthModel:
         """
         bound = math.inf if max_output_tokens is None else max(1.0, float(max_output_tokens))
         if probabilities is None:
-            return min(self._mean(text_type), bound)
+            mean = self._sums.get(text_type, self._prior)[2]
+            return mean if mean < bound else bound
         if len(probabilities) != len(TEXT_TYPES):
             raise ValueError(f"{len(probabilities)} probabilities: there are {len(TEXT_TYPES)} text types")
         means = self._means if bound == math.inf else [mean if mean < bound else bound for mean in self._means]
         # Probabilities sum to 1 but for rounding, which must not lift the answer above its bound.
         return min(math.fsum(map(mul, probabilities, means)), bound)
 
-    def _mean(self, text_type: str) -> float:
-        total, count = self._sums.get(text_type, self._prior)
-        return max(1.0, total / count)
-
     def observe(self, text_type: str, accepted_tokens: int) -> None:
         """Adds a finished request; older ones fade with a memory of about 1,000 requests."""
-        total, count = self._sums.get(text_type, self._prior)
+        total, count, _ = self._sums.get(text_type, self._prior)
         keep = 1.0 if count < 1_000.0 else 1.0 - 1.0 / 1_000.0
-        self._sums[text_type] = (total * keep + accepted_tokens, count * keep + 1.0)
+        total, count = total * keep + accepted_tokens, count * keep + 1.0
+        mean = max(1.0, total / count)
+        self._sums[text_type] = total, count, mean
         if (position := _POSITIONS.get(text_type)) is not None:
-            self._means[position] = self._mean(text_type)
+            self._means[position] = mean
 
 
 class _Backend:
@@ -111,20 +113,18 @@ class _Backend:
         """One more request."""
         self.own += 1
         self.own_kv_tokens += _mean_context(request)
-        self._regroup(request, 1)
+        key = request.text_type, request.tbt_target_ms
+        self.groups[key] = self.groups.get(key, 0) + 1
 
     def drop(self, request: RequestView) -> None:
         """One of its requests fewer."""
         self.own -= 1
         # Set at zero so that rounding cannot build up over millions of requests.
         self.own_kv_tokens = self.own_kv_tokens - _mean_context(request) if self.own else 0.0
-        self._regroup(request, -1)
-
-    def _regroup(self, request: RequestView, more: int) -> None:
         key = request.text_type, request.tbt_target_ms
-        requests = self.groups.get(key, 0) + more
-        if requests:
-            self.groups[key] = requests
+        left = self.groups[key] - 1
+        if left:
+            self.groups[key] = left
         else:
             del self.groups[key]
 
@@ -136,7 +136,7 @@ class _Backend:
             # Foreign requests are taken to be like ours; the poll's own figure decides when we have none there.
             per_request = kv_tokens / own if own else (signal.kv_tokens or 0.0) / foreign if signal else 0.0
             kv_tokens += per_request * foreign
-        return BackendView(
+        return make_backend_view(
             name=spec.name,
             arm=spec.arm,
             gpus=spec.gpus,
@@ -179,15 +179,18 @@ class FleetTracker:
         state.add(request)
         self._changed(state)
 
-    def finished(self, request_id: str, now_s: float) -> bool:
-        """A request ended, however it did. Returns False, and changes nothing, if it is not in flight."""
+    def finished(self, request_id: str, now_s: float) -> tuple[RequestView, Mapping[str, float] | None] | None:
+        """A request ended, however it did; `None`, and nothing changes, if it is not in flight.
+
+        Returns its view, and the live settings under which it ran, `None` where they changed meanwhile.
+        """
         home = self._home.pop(request_id, None)
         if home is None:
-            return False
-        state, request, _ = home
+            return None
+        state, request, settings = home
         state.drop(request)
         self._changed(state)
-        return True
+        return request, settings if settings is state.settings else None
 
     def polled(self, backend: str, signal: LoadSignal, now_s: float) -> None:
         """A backend reported its load.
@@ -235,16 +238,6 @@ class FleetTracker:
         """The live settings in force on a backend."""
         return self._backends[backend].settings
 
-    def settings_throughout(self, request_id: str) -> Mapping[str, float] | None:
-        """The live settings under which a request in flight has run so far; `None` where they changed meanwhile."""
-        home = self._home.get(request_id)
-        return home[2] if home is not None and home[2] is home[0].settings else None
-
-    def request(self, request_id: str) -> RequestView | None:
-        """The view of a request in flight, `None` if it is not."""
-        home = self._home.get(request_id)
-        return None if home is None else home[1]
-
     def corrected(self, backend: str, correction: Correction) -> None:
         """The costs of a backend changed: what was worked out from its view holds no more."""
         state = self._backends[backend]
@@ -271,7 +264,7 @@ class FleetTracker:
                 state.stale = False
             self._stale.clear()
             self._shown = tuple(self._views)
-        return FleetView(now_s=now_s, backends=self._shown)
+        return make_fleet_view(now_s=now_s, backends=self._shown)
 
     def _changed(self, state: _Backend) -> None:
         if not state.stale:

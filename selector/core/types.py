@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import overload
 
-from selector.core.quickinit import quick_init
+from selector.core.quickinit import quick_init, quick_maker
 
 TEXT_TYPES: tuple[str, ...] = (
     "code",
@@ -291,3 +291,10 @@ class Outcome:
         if self.verify_passes is None or self.accepted_drafts is None or self.verify_passes <= 0:
             return None
         return 1.0 + self.accepted_drafts / self.verify_passes
+
+
+# For who makes one for every request.
+make_request_view = quick_maker(RequestView)
+make_backend_view = quick_maker(BackendView)
+make_fleet_view = quick_maker(FleetView)
+make_outcome = quick_maker(Outcome)

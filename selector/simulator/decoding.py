@@ -46,7 +46,7 @@ class _Lines(NamedTuple):
     """The step cost of one batch over the context, as a chain of lines."""
 
     starts: list[float]
-    """Contexts where the cost bends, or measured cells begin or end."""
+    """Contexts where the cost bends, or measured cells begin or end; infinity, where none begins any more."""
     lines: list[tuple[float, float, float, float, float, bool]]
     """From each of them on: its context, ms there, ms per token beyond, J, J per token, and whether it was measured."""
 
@@ -61,7 +61,7 @@ def _lines_of(cost: StepCost, batch: int) -> _Lines:
         beyond = start - knot
         covered = low <= start < high or (start == high and low == high)
         lines.append((start, ms + ms_per_token * beyond, ms_per_token, j + j_per_token * beyond, j_per_token, covered))
-    return _Lines(starts, lines)
+    return _Lines([*starts, inf], lines)
 
 
 class Decoding:
@@ -226,12 +226,12 @@ class Decoding:
             left -= 1
             context += rise
         while left:
-            while line + 1 < len(starts) and starts[line + 1] <= context:
+            while starts[line + 1] <= context:
                 line += 1
             start, ms, ms_per_token, j, j_per_token, covered = lines[line]
             beyond = context - start
             count = left
-            if line + 1 < len(starts) and context + rise * left > starts[line + 1]:
+            if context + rise * left > starts[line + 1]:
                 count = min(left, int((starts[line + 1] - context) / rise) + 1)
             ms = (ms + ms_per_token * beyond) * slowdown
             slope_ms = ms_per_token * rise * slowdown

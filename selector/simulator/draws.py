@@ -10,7 +10,7 @@ the policy, the other requests or the order of events. Comparing two policies is
 
 The numbers of neighbouring keys are made together, since making them one request at a time costs several times as much.
 A request that needs more than its part of such a block goes on with a stream of its own. The passes of one request are
-counted in a plain loop: for a hundred of them it takes no longer than numpy, and no array.
+counted by numpy: for a hundred of them that takes a third of a plain loop.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ import numpy.typing as npt
 from selector.core.acceptance import accept_length_of
 from selector.simulator.depthpasses import DepthPasses
 
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
 _TABLE_POINTS = 1025
 _CUT_DEVIATIONS = 2.5
 _BLOCK_KEYS = 32
@@ -40,27 +43,30 @@ _ALL_SURVIVE = 1e15
 class Passes:
     """The verify passes of one request after its first token."""
 
-    __slots__ = ("_cumulative", "_deviates", "_done", "_most_drafts", "_scale", "_tokens", "count", "surplus")
+    __slots__ = ("_cumulative", "_delivered", "_done", "_tokens", "count", "surplus")
 
     def __init__(
-        self, deviates: list[float], scale: float, most_drafts: int, tokens: int, done: Sequence[int] = ()
+        self, deviates: FloatArray, scale: float, most_drafts: int, tokens: int, done: Sequence[int] = ()
     ) -> None:
         """Exp(1) `deviates`, one per pass: floor(e · scale) drafts survive, at most `most_drafts`.
 
         Passes that are `done` already gave so many tokens each, whatever scale they had.
         """
-        self._deviates = deviates
         self._done = done
-        self._scale = scale
-        self._most_drafts = most_drafts
         self._tokens = tokens
         self._cumulative: list[int] | None = None
         before = sum(done)
-        passes, delivered = _passes_for(tokens - before, deviates, scale, most_drafts)
+        gained = _surviving(deviates, scale, most_drafts)
+        gained += 1
+        self._delivered = np.add.accumulate(gained)
+        """By the passes after those that were done."""
+        passes = min(int(self._delivered.searchsorted(tokens - before)) + 1, len(gained))
         self.count = len(done) + passes
         """How many it takes to deliver all tokens."""
-        self.surplus = before + delivered - tokens
-        """What the last pass accepted beyond the end: not delivered, yet reported by SGLang among accepted drafts."""
+        self.surplus = before + (int(self._delivered[passes - 1]) if passes else 0) - tokens
+        """What the last pass accepted beyond the end: not delivered, yet reported by SGLang among accepted drafts.
+
+        Below 0 where the deviates do not suffice."""
 
     def after(self, passes: int) -> int:
         """Tokens delivered after the first `passes` ≥ 1."""
@@ -70,25 +76,16 @@ class Passes:
     def cumulative(self) -> list[int]:
         """Tokens delivered after each pass; worked out when first asked for."""
         if self._cumulative is None:
-            self._cumulative = list(accumulate(self._done))
-            delivered = sum(self._done)
-            for deviate in self._deviates[: self.count - len(self._done)]:
-                delivered += 1 + min(int(deviate * self._scale), self._most_drafts)
-                self._cumulative.append(delivered)
+            after_done = self._delivered[: self.count - len(self._done)] + sum(self._done)
+            self._cumulative = [*accumulate(self._done), *after_done.tolist()]
             self._cumulative[-1] = self._tokens
         return self._cumulative
 
 
-def _passes_for(tokens: int, deviates: list[float], scale: float, most_drafts: int) -> tuple[int, int]:
-    """Passes until `tokens` are delivered, and how many then are; fewer tokens if the deviates do not suffice."""
-    delivered = passes = 0
-    for deviate in deviates:
-        drafts = int(deviate * scale)
-        delivered += drafts + 1 if drafts < most_drafts else most_drafts + 1
-        passes += 1
-        if delivered >= tokens:
-            break
-    return passes, delivered
+def _surviving(deviates: FloatArray, scale: float, most_drafts: int) -> IntArray:
+    """Leading drafts that survive in each pass."""
+    drafts = (deviates * scale).astype(np.int64)
+    return np.minimum(drafts, most_drafts, out=drafts)
 
 
 class AcceptDraws:
@@ -101,7 +98,7 @@ class AcceptDraws:
         self._philox = np.random.Philox(key=0)
         self._generator = np.random.Generator(self._philox)
         self._state = self._philox.state
-        self._blocks: dict[int, tuple[list[float], npt.NDArray[np.float64]]] = {}
+        self._blocks: dict[int, tuple[list[float], FloatArray]] = {}
 
     def passes(
         self,
@@ -123,8 +120,8 @@ class AcceptDraws:
         if scale <= 0.0 and not done:
             return None
         most_drafts, expected = verify_tokens - 1, tokens / own
-        likely = row[: int(expected + 3.0 * math.sqrt(expected)) + 8].tolist()
-        passes = Passes(likely[len(done) :], scale, most_drafts, tokens, done)
+        likely = int(expected + 3.0 * math.sqrt(expected)) + 8
+        passes = Passes(row[len(done) : likely], scale, most_drafts, tokens, done)
         if passes.surplus < 0:
             passes = Passes(self._as_many(draw_key, row, tokens)[len(done) :], scale, most_drafts, tokens, done)
         return passes
@@ -137,40 +134,39 @@ class AcceptDraws:
         They begin at `depth`. What would survive of a pass is the same whatever the depth, and the same as in `passes`.
         """
         _, scale, row = self._of_request(draw_key, accept_length, spread, deepest + 1)
-        surviving = [min(int(deviate * scale), deepest) for deviate in self._as_many(draw_key, row, tokens)]
+        surviving: list[int] = _surviving(self._as_many(draw_key, row, tokens), scale, deepest).tolist()
         return DepthPasses(surviving, tokens, depth)
 
     def _of_request(
         self, draw_key: int, accept_length: float, spread: float, verify_tokens: int
-    ) -> tuple[float, float, npt.NDArray[np.float64]]:
+    ) -> tuple[float, float, FloatArray]:
         """(own accept length, scale of `Passes`, deviates of the first passes) of a request."""
         normal, rows = self._block(draw_key // _BLOCK_KEYS)
         place = draw_key % _BLOCK_KEYS
-        z = min(max(normal[place], -_CUT_DEVIATIONS), _CUT_DEVIATIONS)
-        own = accept_length / max(1.0 + spread * z, 1e-6)
-        own = min(max(own, 1.0), float(verify_tokens))
+        inverse = 1.0 + spread * normal[place]
+        own = accept_length / (inverse if inverse > 1e-6 else 1e-6)
+        own = 1.0 if own < 1.0 else own if own < verify_tokens else float(verify_tokens)
         survival = _survival(own, verify_tokens)
         # P(at least k leading drafts survive) = p^k, so their number is floor(e / −ln p) with e ~ Exp(1).
         scale = _ALL_SURVIVE if survival >= 1.0 else -1.0 / math.log(survival) if survival > 0.0 else 0.0
         return own, scale, rows[place]
 
-    def _as_many(self, draw_key: int, row: npt.NDArray[np.float64], tokens: int) -> list[float]:
+    def _as_many(self, draw_key: int, row: FloatArray, tokens: int) -> FloatArray:
         """Deviates of at least `tokens` passes: each delivers a token at least."""
-        deviates: list[float] = row.tolist()
-        if tokens > len(deviates):
-            stream = self._stream(draw_key, _OWN_STREAM)
-            deviates += stream.standard_exponential(tokens - len(deviates)).tolist()
-        return deviates
+        if tokens <= len(row):
+            return row
+        stream = self._stream(draw_key, _OWN_STREAM)
+        return np.concatenate([row, stream.standard_exponential(tokens - len(row))])
 
-    def _block(self, number: int) -> tuple[list[float], npt.NDArray[np.float64]]:
-        """N(0, 1) deviates of the keys of a block, and Exp(1) deviates of their first passes, shape (keys, passes)."""
+    def _block(self, number: int) -> tuple[list[float], FloatArray]:
+        """N(0, 1) deviates of the keys of a block, cut, and Exp(1) ones of their first passes, shape (keys, passes)."""
         known = self._blocks.get(number)
         if known is not None:
             return known
         if len(self._blocks) >= _KEPT_BLOCKS:
             del self._blocks[next(iter(self._blocks))]
         stream = self._stream(number, 0)
-        normal = stream.standard_normal(_BLOCK_KEYS).tolist()
+        normal = stream.standard_normal(_BLOCK_KEYS).clip(-_CUT_DEVIATIONS, _CUT_DEVIATIONS).tolist()
         made = normal, stream.standard_exponential((_BLOCK_KEYS, _BLOCK_PASSES))
         self._blocks[number] = made
         return made

@@ -27,7 +27,7 @@ from selector.core.controller import Controller
 from selector.core.depthbatch import UNTOLD
 from selector.core.eligibility import can_ever_serve
 from selector.core.policy import BackendSpec, Policy, PolicyContext
-from selector.core.types import Finish, Outcome, RequestView
+from selector.core.types import Finish, make_outcome, make_request_view
 from selector.errors import PolicyError, SimulationError
 from selector.simulator.arrivals import Arrivals, Load, OpenLoop
 from selector.simulator.boards import Boards
@@ -182,7 +182,7 @@ class Simulation:
             self._arrivals.ended(now_s)
             return
         seen = request.seen_text_type or request.text_type
-        view = RequestView(
+        view = make_request_view(
             request_id=trace.request_id,
             arrival_s=now_s,
             prompt_tokens=trace.prompt_tokens,
@@ -263,15 +263,17 @@ class Simulation:
             server.first_tokens.clear()
         event_s = server.next_event_s()
         working = event_s is not None
-        if working != self._working[index]:
-            self._changed(index, working)
+        if working != self._working[index] and self._changed(index, working):
             event_s = server.next_event_s()
         version = self._version[index] = self._version[index] + 1
         if event_s is not None:
             heappush(self._heap, (event_s, index, version))
 
-    def _changed(self, index: int, working: bool) -> None:
-        """A server started or stopped working: idle time, and the pace of those it shares a GPU with."""
+    def _changed(self, index: int, working: bool) -> bool:
+        """A server started or stopped working: idle time, and the pace of those it shares a GPU with.
+
+        Returns whether there are any: its own pace may then be another too.
+        """
         self._working[index] = working
         at_s = self._servers[index].now_s
         self._boards.changed(index, working, at_s)
@@ -284,6 +286,7 @@ class Simulation:
                 self._servers[each].take_turns(self._boards.turns(each), at_s)
             for other in neighbours:
                 self._settle(other)
+        return bool(neighbours)
 
     def _advance_all(self, now_s: float) -> None:
         for index, server in enumerate(self._servers):
@@ -298,7 +301,7 @@ class Simulation:
         first_s, finished_s, tokens = job.first_token_s, job.finished_s, job.output_tokens
         assert first_s is not None and finished_s is not None
         drafting = job.verify_passes > 0 and spec.cost.verify_tokens > 1
-        outcome = Outcome(
+        outcome = make_outcome(
             request_id=request.trace.request_id,
             backend=spec.name,
             arm=spec.arm,

@@ -98,7 +98,8 @@ class KvCache:
         return max(1, int((half - math.sqrt(discriminant)) / square))
 
     def _new_token_ratio(self) -> float:
-        return max(_LEAST_RATIO, self._ratio - _DECAY_PER_STEP * (self._decoding.step - self._ratio_step))
+        ratio = self._ratio - _DECAY_PER_STEP * (self._decoding.step - self._ratio_step)
+        return ratio if ratio > _LEAST_RATIO else _LEAST_RATIO
 
     def _reserved(self) -> int:
         """Σ m of the running requests."""
@@ -149,4 +150,5 @@ class KvCache:
 
 def most_new_tokens(job: Job, generated: int) -> int:
     """m of a request that has generated so many tokens."""
-    return min(max(0, job._most_new_tokens - generated), MOST_RESERVED_TOKENS)
+    left = job._most_new_tokens - generated
+    return 0 if left < 0 else left if left < MOST_RESERVED_TOKENS else MOST_RESERVED_TOKENS

@@ -31,15 +31,21 @@ class PrefillPass:
     """The part of the pass that was left then."""
     spent_j: float = 0.0
     """What the other part took."""
+    end_s: float = 0.0
 
     def begin(self, now_s: float, seconds: float, energy_j: float) -> None:
         """From `now_s` on it is under way, and takes so long and so much at the present pace."""
         self.start_s = self.since_s = now_s
         self.seconds, self.energy_j = seconds, energy_j
+        self.end_s = now_s + seconds
 
-    @property
-    def end_s(self) -> float:
-        return self.since_s + self.todo_frac * self.seconds
+    def change_pace(self, at_s: float, time_frac: float, energy_frac: float) -> None:
+        """From `at_s` on the whole pass would take so many times as long, and as much energy, as up to then."""
+        self.todo_frac, self.spent_j = self.at(at_s)
+        self.since_s = max(self.since_s, at_s)
+        self.seconds *= time_frac
+        self.energy_j *= energy_frac
+        self.end_s = self.since_s + self.todo_frac * self.seconds
 
     def at(self, now_s: float) -> tuple[float, float]:
         """Of the pass, the part that is left at a time, and the energy spent by then."""

@@ -63,6 +63,8 @@ class PromptQueue:
 
     def plan(self, rest: Job | None) -> PrefillPass | None:
         """Takes waiting requests in order while places, KV tokens and the chunk budget last, `rest` before them."""
+        if rest is None and not self.waiting:
+            return None
         budget = self.chunk_tokens
         new_tokens = 0.0
         chunks: list[tuple[Job, int]] = []

@@ -165,8 +165,9 @@ class ServerModel:
         job._context = job.prompt_tokens
         most = max(1, self._max_context_tokens - job.prompt_tokens - 1)
         job._most_new_tokens = most if job.max_new_tokens is None else min(most, job.max_new_tokens)
-        self._prompts.waiting.append(job)
-        if self._prompts.under_way is None and not self._jobs:
+        prompts = self._prompts
+        prompts.waiting.append(job)
+        if prompts.under_way is None and not self._jobs:
             self.now_s = max(self.now_s, at_s)
             self._pass_boundary()
 
@@ -220,10 +221,8 @@ class ServerModel:
             return
         prefill = self._prompts.under_way
         if prefill is not None:
-            prefill.todo_frac, prefill.spent_j = prefill.at(at_s)
-            prefill.since_s = max(prefill.since_s, at_s)
-            prefill.seconds *= turns_slowdown(busy_servers) / self._slowdown
-            prefill.energy_j *= turns_energy(busy_servers) / self._energy_frac
+            slower = turns_slowdown(busy_servers) / self._slowdown
+            prefill.change_pace(at_s, slower, turns_energy(busy_servers) / self._energy_frac)
         self._turns = busy_servers
         self._slowdown, self._energy_frac = turns_slowdown(busy_servers), turns_energy(busy_servers)
         self._decoding.take_turns(busy_servers, 0.0 if prefill is not None else (at_s - self.now_s) * 1e3)
@@ -241,55 +240,53 @@ class ServerModel:
 
         It may be early, never late: then there is a later one after `advance`.
         """
-        if self._prompts.under_way is not None:
-            return self._prompts.under_way.end_s
+        prompts, decoding = self._prompts, self._decoding
+        if prompts.under_way is not None:
+            return prompts.under_way.end_s
         if not self._jobs:
             return None
-        decoding = self._decoding
         if self._change is not None:
             return self.now_s + decoding.step_cost()[0] / 1e3
-        if self._prompts.planned is not None:
+        if prompts.planned is not None:
             boundary_s = self.now_s + decoding.step_cost()[0] / 1e3
             if decoding.next_end() <= decoding.step + 1:
                 return boundary_s
-            return boundary_s + self._prompts.planned.ms / 1e3 * self._slowdown
-        after = self._admission_after() if self._prompts.waiting else -1
+            return boundary_s + prompts.planned.ms / 1e3 * self._slowdown
+        after = self._admission_after() if prompts.waiting else -1
         if after > 0:
             return self.now_s + decoding.time_of(self._kv.room, after) / 1e3
         if after == 0:
             steps = 2 if self._overlaps else 1
             begins_s = self.now_s + decoding.time_of(self._kv.room, steps) / 1e3
-            job = self._prompts.waiting[0]
+            job = prompts.waiting[0]
             if job.prefix_ids or decoding.next_end() <= decoding.step + steps:
                 return begins_s
             # What else may come until then only makes the pass longer.
-            todo = min(job._context - job._prefilled, self._prompts.chunk_tokens)
+            todo = min(job._context - job._prefilled, prompts.chunk_tokens)
             ms, _ = self.cost.prefill.cost(todo, after=job._prefilled)
             return begins_s + ms / 1e3 * self._slowdown
         return self.now_s + decoding.plan(self._kv.room) / 1e3
 
     def advance(self, until_s: float) -> None:
         """Runs every segment that ends by `until_s`. First tokens and ends are appended to the two lists, in order."""
+        prompts = self._prompts
         while True:
-            prefill = self._prompts.under_way
+            prefill = prompts.under_way
             if prefill is not None:
                 if prefill.end_s > until_s:
                     return
                 self._end_prefill(prefill)
             elif self._jobs:
-                if not self._decode(until_s):
+                # At a boundary no step has been done since; most calls end here.
+                if until_s <= self.now_s or not self._decode(until_s):
                     return
             else:
                 if until_s > self.now_s:
                     self.now_s = until_s
                 return
-            if (
-                self._prompts.waiting
-                or self._prompts.planned is not None
-                or (prefill is not None and prefill.rest is not None)
-            ):
+            if prompts.waiting or prompts.planned is not None or (prefill is not None and prefill.rest is not None):
                 self._pass_boundary(prefill)
-            if self._depths is not None and self._jobs and self._prompts.under_way is None:
+            if self._depths is not None and self._jobs and prompts.under_way is None:
                 self._depths.choose()
 
     def stop(self, at_s: float) -> list[Job]:
@@ -321,9 +318,10 @@ class ServerModel:
 
     def _pass_boundary(self, ended: PrefillPass | None = None) -> None:
         """Begins what was planned, and plans what comes after it; `ended` is the pass that ended here, if one did."""
-        begins, self._prompts.planned = self._prompts.planned, None
+        prompts = self._prompts
+        begins, prompts.planned = prompts.planned, None
         if begins is None and not (self._overlaps and self._jobs):
-            begins = self._prompts.plan(None if ended is None else ended.rest)
+            begins = prompts.plan(None if ended is None else ended.rest)
         if begins is not None:
             ms, j = begins.ms, begins.j
             if self._jobs:
@@ -331,12 +329,12 @@ class ServerModel:
                 resume_ms = self.cost.prefill.resume_ms
                 ms, j = ms + resume_ms, j + self.cost.idle.watts(1) * resume_ms / 1e3
             begins.begin(self.now_s, ms / 1e3 * self._slowdown, j * self._energy_frac)
-            self._prompts.under_way = begins
+            prompts.under_way = begins
             for job, _ in begins.chunks:
                 if job.prefill_started_s is None:
                     job.prefill_started_s = self.now_s
         if self._overlaps and self.busy:
-            self._prompts.planned = self._prompts.plan(None if begins is None else begins.rest)
+            prompts.planned = prompts.plan(None if begins is None else begins.rest)
 
     def _end_prefill(self, prefill: PrefillPass) -> None:
         self.now_s = prefill.end_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from selector.core.eligibility import can_ever_serve, eligible, within_context
+from selector.core.eligibility import able, can_ever_serve, eligible, within_context
 from selector.core.types import Capability
 from tests.fleets import backend_spec, fleet_view, policy_context, request_view, specs_of, without
 
@@ -72,3 +72,19 @@ def test_a_view_of_another_fleet_is_refused() -> None:
     context = policy_context(specs_of("none", "none"))
     with pytest.raises(ValueError, match="longer"):
         eligible(request_view(), fleet_view(context.backends[:1]), context)
+
+
+@pytest.mark.parametrize("prompt_tokens", [100, 998, 999, 1_000, 1_999, 2_000])
+@pytest.mark.parametrize("max_output_tokens", [None, 1, 2, 4_000])
+@pytest.mark.parametrize("needs", [[], [Capability.TOOLS]])
+def test_what_is_said_of_all_backends_at_once_is_what_each_says(
+    prompt_tokens: int, max_output_tokens: int | None, needs: list[Capability]
+) -> None:
+    specs = [
+        backend_spec("wide", "none", max_context_tokens=8_000, max_kv_tokens=8_000),
+        backend_spec("short", "none", max_context_tokens=2_000, max_kv_tokens=8_000, cannot_serve=[Capability.TOOLS]),
+        backend_spec("small", "none", max_context_tokens=8_000, max_kv_tokens=1_000),
+        backend_spec("wide too", "none", max_context_tokens=8_000, max_kv_tokens=8_000),
+    ]
+    request = request_view(prompt_tokens=prompt_tokens, max_output_tokens=max_output_tokens, needs=needs)
+    assert list(able(request, policy_context(specs))) == [can_ever_serve(request, spec) for spec in specs]

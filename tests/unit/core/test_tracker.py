@@ -137,6 +137,18 @@ def test_health_and_settings_are_shown(tracker: FleetTracker) -> None:
     assert view_of(tracker, "b0").settings == {}
 
 
+def test_an_end_tells_the_request_and_the_settings_it_ran_under_unless_they_changed_meanwhile(
+    tracker: FleetTracker,
+) -> None:
+    before, after = request_view("r1"), request_view("r2")
+    tracker.dispatched(before, "b0", 0.0)
+    tracker.settings_changed("b0", {"dspark_force_budget_frac": 0.5}, 1.0)
+    tracker.dispatched(after, "b0", 2.0)
+    assert tracker.finished("r1", 3.0) == (before, None)
+    assert tracker.finished("r2", 3.0) == (after, {"dspark_force_budget_frac": 0.5})
+    assert tracker.finished("r2", 4.0) is None
+
+
 def test_requests_outlive_a_failure_of_their_backend(tracker: FleetTracker) -> None:
     tracker.dispatched(request_view("r1"), "b0", 0.0)
     tracker.health_changed("b0", False, "connection refused", 1.0)

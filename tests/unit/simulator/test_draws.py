@@ -1,11 +1,11 @@
 """Accept lengths: the right mean, bounded steps, and a stream of each request's own."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
 
-from selector.simulator.draws import AcceptDraws
+from selector.simulator.draws import AcceptDraws, Passes
 
 
 @pytest.mark.parametrize(("mean", "width"), [(1.3, 2), (2.4, 4), (4.9, 8), (5.5, 16)])
@@ -76,3 +76,37 @@ def test_the_extremes_need_no_luck(mean: float, width: int, passes: int) -> None
     else:
         assert drawn is not None
         assert (drawn.count, drawn.surplus) == (passes, passes * width - 10)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.4, 1.7, 1e15])
+@pytest.mark.parametrize("tokens", [6, 7, 40])
+@pytest.mark.parametrize("done", [(), (1, 4)])
+def test_passes_are_those_that_one_by_one_deliver_all_tokens(scale: float, tokens: int, done: tuple[int, ...]) -> None:
+    """Each gives a token and the drafts that survive, at most 3; what the last gives too much is the surplus."""
+    deviates = np.random.default_rng(2).standard_exponential(60)
+    passes = Passes(deviates, scale, 3, tokens, done)
+    gained = list(done)
+    for deviate in deviates.tolist():
+        if sum(gained) < tokens:
+            gained.append(1 + min(int(deviate * scale), 3))
+    assert (passes.count, passes.surplus) == (len(gained), sum(gained) - tokens)
+    gained[-1] -= passes.surplus
+    assert passes.cumulative == list(accumulate(gained))
+    assert passes.after(len(gained)) == tokens
+
+
+def test_deviates_that_do_not_suffice_leave_tokens_missing() -> None:
+    """Whoever asked for them then takes more."""
+    assert Passes(np.zeros(4), 1.0, 3, tokens=10).surplus == 4 - 10
+    assert Passes(np.zeros(0), 1.0, 3, tokens=10, done=(3, 3)).surplus == 6 - 10
+
+
+def test_requests_differ_by_at_most_two_and_a_half_deviations() -> None:
+    """At a spread of 0.3 the best takes 1 − 2.5 · 0.3 of the mean number of passes: a quarter."""
+    draws = AcceptDraws(0)
+    fewest = tokens = 20_000
+    for key in range(300):
+        drawn = draws.passes(key, tokens=tokens, accept_length=3.0, spread=0.3, verify_tokens=64)
+        assert drawn is not None
+        fewest = min(fewest, drawn.count)
+    assert fewest == pytest.approx(0.25 * tokens / 3.0, rel=0.06)
