@@ -99,8 +99,8 @@ class Assignment:
         """The share of the tokens of the pools, in which the demands have the shares of their rates, on other arms
         than the planned ones.
         """
-        there = sum(min(pool.tokens_per_s, planned) for pool, planned in self._planned_for(held))
-        return max(0.0, 1.0 - there / sum(pool.tokens_per_s for pool in held))
+        there = sum((min(pool.tokens_per_s, planned) for pool, planned in self._planned_for(held)), 0.0)
+        return max(0.0, 1.0 - there / sum((pool.tokens_per_s for pool in held), 0.0))
 
     def undisturbed(self, held: Sequence[Held]) -> frozenset[str]:
         """The arms of the pools that serve all that is planned for them and nothing else."""
@@ -110,8 +110,8 @@ class Assignment:
 
     def _planned_for(self, held: Sequence[Held]) -> list[tuple[Held, float]]:
         """The pools, each with the part of the tokens of all of them that is planned for its arm."""
-        planned = {arm: sum(rate for _, rate in mix) for arm, mix in self._planned(1.0).items()}
-        scale = sum(pool.tokens_per_s for pool in held) / sum(planned.values())
+        planned = {arm: sum((rate for _, rate in mix), 0.0) for arm, mix in self._planned(1.0).items()}
+        scale = sum((pool.tokens_per_s for pool in held), 0.0) / sum(planned.values(), 0.0)
         return [(pool, scale * planned.get(pool.arm, 0.0)) for pool in held]
 
     def _planned(self, scale: float) -> dict[str, list[tuple[Demand, float]]]:
