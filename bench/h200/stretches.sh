@@ -256,10 +256,11 @@ stretch_models() {
   if two_gpus; then wait "$second"; fi
 }
 
-# What is left of the targets, on one GPU, 1,640 s: the first arms of each, two mixtures without CUDA graphs, accept lengths of
+# What is left of the targets, on one GPU, 1,640 s: the balance point of the board, the first arms of each, two mixtures without CUDA graphs, accept lengths of
 # a model whose weights are there, then the other drafters.
 stretch_rest() {
   local target
+  balance
   each_target 0 1 "$FIRST_ARMS"
   for target in Qwen3.6-35B-A3B gemma-4-26B-A4B; do
     (($(left 5) > 60)) || return 0
@@ -267,6 +268,13 @@ stretch_rest() {
   done
   real
   each_target 0 1 "$MORE_ARMS"
+}
+
+# What the board copies and multiplies, 20 s, if that was not measured yet.
+balance() {
+  if [[ -n ${DRY:-} || -e $work/repo/bench/results/balance_point.json ]]; then return; fi
+  python3 "$work/repo/bench/balance_point.py" --out "$work/live/balance_point.json" >"$work/logs/balance.log" 2>&1 ||
+    echo "balance_point ended with $?"
 }
 
 # Of MODELS/smol with the prompts of MODELS/prompts, if they are there.
