@@ -256,8 +256,8 @@ stretch_models() {
   if two_gpus; then wait "$second"; fi
 }
 
-# What is left of the targets, on one GPU, 1,640 s: the balance point of the board, the first arms of each, two mixtures without CUDA graphs, accept lengths of
-# a model whose weights are there, then the other drafters.
+# What is left of the targets, on one GPU, 1,640 s: the balance point of the board, the first arms of each, two mixtures
+# without CUDA graphs, accept lengths of a model whose weights are there, then the other drafters.
 stretch_rest() {
   local target
   balance
