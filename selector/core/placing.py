@@ -27,7 +27,7 @@ from selector.core.types import BackendView, FleetView, Outcome
 
 _MOST_BEYOND = 4
 """Backends beyond their limit that are looked at, the least full ones."""
-_FEW_OF_ALLOWED_FRAC = 0.25
+_FEW_OF_ALLOWED_FRAC = 0.5
 """While fewer missed their targets lately than this share of what the quantile lets miss, backends are filled beyond
 their limits before another is woken."""
 _ALIKE_MISSES_CLOSED = 0.03
