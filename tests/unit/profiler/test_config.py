@@ -30,7 +30,8 @@ def test_the_example_of_the_documentation_is_a_sweep(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(KIT.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_shipped_sweeps_are_valid(path: Path) -> None:
-    assert load_config(path).arm("none").verify_tokens == 1
+    config = load_config(path)
+    assert not config.grid or config.arm("none").verify_tokens == 1  # step costs are compared with not drafting's
 
 
 def test_the_command_line_holds_common_measuring_and_own_flags(tmp_path: Path) -> None:
