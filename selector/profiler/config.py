@@ -321,7 +321,10 @@ class SweepConfig(FileModel):
 
     def arm(self, name: str) -> SweepArm:
         """The arm of that name. Raises `KeyError`."""
-        return next(arm for arm in self.arms if arm.name == name)
+        for arm in self.arms:
+            if arm.name == name:
+                return arm
+        raise KeyError(name)
 
 
 def load_config(path: Path) -> SweepConfig:

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench" / "h200" / "textonly"))
-from drafter_selector_textonly import as_heads, with_windows, without_processor
+import drafter_selector_textonly
+from drafter_selector_textonly import as_head, as_heads, read, with_windows, without_processor
 
 
 def _manager(*, multimodal: bool, skipped: bool) -> SimpleNamespace:
@@ -51,15 +52,38 @@ def _text_part(**more: int) -> SimpleNamespace:
 
 
 def test_windows_of_a_text_part_get_the_names_of_the_engine() -> None:
-    config = with_windows(lambda path: _text_part(), "gemma-4-12B-it")
+    config = with_windows(_text_part())
     assert (config.swa_head_dim, config.swa_v_head_dim, config.swa_num_key_value_heads) == (256, 256, 8)
     assert (config.head_dim, config.v_head_dim, config.num_key_value_heads) == (512, 512, 1)
 
 
 def test_a_configuration_that_has_them_stays_as_it_is() -> None:
-    assert with_windows(lambda: _text_part(swa_num_key_value_heads=4)).head_dim == 256
+    assert with_windows(_text_part(swa_num_key_value_heads=4)).head_dim == 256
     other = SimpleNamespace(model_type="qwen3", head_dim=128)
-    assert vars(with_windows(lambda: other)) == {"model_type": "qwen3", "head_dim": 128}
+    assert vars(with_windows(other)) == {"model_type": "qwen3", "head_dim": 128}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "mended"),
+    [("gemma4", ["gemma4"]), ("gemma4_text", ["gemma4"]), ("glm4_moe_lite", ["glm4_moe_lite"]), ("qwen3", [])],
+)
+def test_only_the_model_that_is_read_is_mended(
+    monkeypatch: pytest.MonkeyPatch, model_type: str, mended: list[str]
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(drafter_selector_textonly, "mend", seen.append)
+    config = SimpleNamespace(model_type=model_type, swa_num_key_value_heads=4)
+    assert read(lambda path, **kwargs: config, "a model", trust_remote_code=True) is config
+    assert seen == mended
+
+
+def test_an_embedding_that_is_the_output_head_knows_its_vocabulary() -> None:
+    def original(embedding: SimpleNamespace, words: int, width: int) -> None:
+        embedding.num_embeddings, embedding.embedding_dim = words, width
+
+    embedding = SimpleNamespace()
+    as_head(original, embedding, 262144, width=3840)
+    assert vars(embedding) == {"num_embeddings": 262144, "embedding_dim": 3840, "org_vocab_size": 262144}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_the_example_of_the_documentation_is_a_sweep(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, EXAMPLE))
     assert [arm.name for arm in config.arms] == ["none", "eagle3-k3"]
+    assert config.arm("eagle3-k3").verify_tokens == 4
+    with pytest.raises(KeyError, match="ngram"):
+        config.arm("ngram-8")
 
 
 @pytest.mark.parametrize("path", sorted(KIT.glob("*.toml")), ids=lambda path: path.stem)
