@@ -16,7 +16,7 @@ from pathlib import Path
 
 from selector.files.profile import NO_DRAFTER, Arm, Profile, Provenance, load_profile
 from selector.files.shipped import profile_names
-from selector.profiler.cells import FailedStep, read_cells
+from selector.profiler.cells import DecodeCell, FailedStep, read_cells
 
 README = Path(__file__).resolve().parents[1] / "profiles" / "README.md"
 RAW = README.parent / "raw"
@@ -28,7 +28,8 @@ NO_HEADS, NO_SMALL, NO_HOOK = "no heads", "no small model", "no hook"
 LEGEND = """\
 `no heads`: the target has no multi-token-prediction heads. `no small model`: no smaller model has its vocabulary.
 `no hook`: its class in SGLang 0.5.17 cannot hand hidden states to an EAGLE3 draft. `failed`: the server did not come
-up; the raw cells have the end of its log."""
+up; the raw cells have the end of its log. `raw cells`: measured, but no part of the profile; its sweep file says why.\
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +111,8 @@ def table(best: dict[tuple[str, str], tuple[str, Profile]], names: Sequence[str]
             lines.append(_measured_row(wanted, GPU, name, profile, names))
         else:
             raw = [RAW / f"{GPU}__{target}.cells.jsonl".lower() for target in (wanted.target, f"{wanted.target}-it")]
-            failed = [arm for cells in raw if cells.exists() for arm in failed_arms(cells)]
-            arms = _arms({}, {}, failed, wanted.impossible)
+            others = {arm: how for cells in raw if cells.exists() for arm, how in other_arms(cells).items()}
+            arms = _arms({}, {}, others, wanted.impossible)
             lines.append(_row(wanted.target, wanted.kind, GPU, NONE, NONE, NONE, NONE, *arms))
     for (gpu, target), (name, profile) in left.items():
         other = Wanted(target=target, kind="not of the study", impossible={})
@@ -133,7 +134,7 @@ def _measured_row(wanted: Wanted, gpu: str, name: str, profile: Profile, names: 
         _range([len(arm.cells) for arm in profile.arms.values()]),
         _range([cell.batch for cell in cells]),
         _range([round(cell.context_tokens) for cell in cells]),
-        *_arms(profile.arms, profile.provenance, failed_arms(RAW / f"{name}.cells.jsonl"), wanted.impossible),
+        *_arms(profile.arms, profile.provenance, other_arms(RAW / f"{name}.cells.jsonl"), wanted.impossible),
     )
 
 
@@ -147,7 +148,7 @@ def _row(*cells: str) -> str:
 
 
 def _arms(
-    arms: Mapping[str, Arm], provenance: Mapping[str, Provenance], failed: Iterable[str], impossible: dict[str, str]
+    arms: Mapping[str, Arm], provenance: Mapping[str, Provenance], others: Mapping[str, str], impossible: dict[str, str]
 ) -> list[str]:
     found: dict[str, list[str]] = {column: [] for column in COLUMNS}
     for name, arm in arms.items():
@@ -156,19 +157,20 @@ def _arms(
         found.setdefault(column_of(name, arm.algorithm), []).append(
             label if name == NO_DRAFTER or kinds == {"measured"} else f"{label} ({'/'.join(sorted(kinds))})"
         )
-    for name in failed:
-        column = "adaptive" if name.endswith("-adaptive") else name.split("-")[0].upper()
-        column = NO_DRAFTER if name == NO_DRAFTER else column
+    for name, how in others.items():
+        column = column_of(name, name.split("-")[0].upper())
         if name not in arms and column in found:
-            found[column].append("failed" if name == NO_DRAFTER else f"{name} failed")
+            found[column].append(how if name == NO_DRAFTER else f"{name} {how}")
     return ["; ".join(found[column]) or impossible.get(column, NOT_YET) for column in COLUMNS]
 
 
-def failed_arms(cells: Path) -> list[str]:
-    """Arms whose server failed in some launch, by the raw cells."""
+def other_arms(cells: Path) -> dict[str, str]:
+    """Arms that raw cells tell of, in case the profile does not: how each was measured, or that its server failed."""
     prefix = "server of "
-    failed = (cell.step for cell in read_cells(cells) if isinstance(cell, FailedStep))
-    return sorted({step.removeprefix(prefix) for step in failed if step.startswith(prefix)})
+    found = read_cells(cells)
+    failed = (cell.step for cell in found if isinstance(cell, FailedStep))
+    arms = {step.removeprefix(prefix): "failed" for step in failed if step.startswith(prefix)}
+    return dict(sorted((arms | {cell.arm: "(raw cells)" for cell in found if isinstance(cell, DecodeCell)}).items()))
 
 
 def main() -> None:

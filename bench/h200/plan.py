@@ -98,6 +98,8 @@ class Drafter:
     """Fewer than the target's other arms, if any."""
     flags: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    left_out: str | None = None
+    """Why it is measured but no part of a profile."""
 
 
 def drafters(target: str, models: Path) -> list[Drafter]:
@@ -172,7 +174,10 @@ def _adaptive(draft: str) -> Drafter:
     """
     deepest = _eagle("eagle3", "EAGLE3", ADAPTIVE_WIDTH - 1, draft)
     flags = (*deepest.flags, "--speculative-adaptive")
-    return replace(deepest, name="eagle3-adaptive", verify_tokens=ADAPTIVE_WIDTH, accept=2.0, steps=None, flags=flags)
+    return replace(
+        deepest, name="eagle3-adaptive", verify_tokens=ADAPTIVE_WIDTH, accept=2.0, steps=None, flags=flags,
+        left_out="its depth follows the accept length, so that its steps cost what they do at the imposed one alone",
+    )  # fmt: skip
 
 
 def _block(name: str, algorithm: str, width: int, draft: str, *more: str) -> Drafter:
@@ -254,6 +259,8 @@ def toml(target: str, arms: Sequence[Drafter], args: argparse.Namespace) -> str:
             lines.append(f"max_context_tokens = {arm.max_context}")
         if arm.verify_tokens > 1:
             lines.append(f"imposed_accept_length = {arm.accept}\nflags = {_list(arm.flags)}")
+        if arm.left_out is not None:
+            lines.append(f'left_out = "{arm.left_out}"')
         if arm.env:
             lines.append("env = { " + ", ".join(f'{key} = "{value}"' for key, value in arm.env) + " }")
     return "\n".join(lines) + "\n"

@@ -55,6 +55,8 @@ def assemble(
     prefill = _prefill(cells, base, provenance)
     arms: dict[str, Arm] = {}
     for arm in config.arms:
+        if arm.left_out is not None:
+            continue
         merged = merged_cells(cells, arm.name, "main", config.decode.method)
         if merged:
             key = f"sweep-{arm.name}"

@@ -249,6 +249,8 @@ class SweepArm(FileModel):
     env: dict[str, str] = Field(default_factory=dict)
     imposed_accept_length: Annotated[float, Field(ge=1)] | None = None
     live_setting: SweepSetting | None = None
+    left_out: Annotated[str, Field(min_length=1)] | None = None
+    """Why the arm is measured but no part of the profile: its steps do not cost by batch and context alone, say."""
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepArm:
@@ -258,6 +260,8 @@ class SweepArm(FileModel):
             raise ValueError("draft and a flag '{draft}' go together")
         if (self.name == NO_DRAFTER) != (self.algorithm == "none"):
             raise ValueError(f"the arm {NO_DRAFTER!r}, and it alone, has algorithm 'none'")
+        if self.name == NO_DRAFTER and self.left_out is not None:
+            raise ValueError(f"the arm {NO_DRAFTER!r} has left_out: every profile needs it")
         return self
 
     @property

@@ -254,6 +254,15 @@ def test_without_idle_and_prefill_cells_the_older_ones_stay() -> None:
     assert profile.prefill == base().prefill
 
 
+def test_an_arm_that_is_left_out_is_in_the_report_alone() -> None:
+    arms = [arm.model_copy(update={"left_out": "the host sets its pace"} if arm.draft else {}) for arm in CONFIG.arms]
+    profile, report = assemble(CONFIG.model_copy(update={"arms": tuple(arms)}), sweep(), base())
+    assert list(profile.arms) == ["none"]
+    assert list(report["arms"]) == ["none"]
+    assert report["arms_left_out"] == {"eagle3-k2": "the host sets its pace"}
+    assert report["arms_not_measured"] == ["ngram-8"]
+
+
 def test_the_report_is_numbers_in_json() -> None:
     _, report = assemble(CONFIG, sweep(), base())
     assert json.loads(json.dumps(report)) == report

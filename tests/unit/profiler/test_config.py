@@ -60,6 +60,11 @@ def test_the_command_line_holds_common_measuring_and_own_flags(tmp_path: Path) -
         ('name = "eagle3-k3"', 'name = "none"', "two arms are named 'none'|algorithm 'none'"),
         ("imposed_accept_length = 2.0 ", "imposed_accept_length = 4.5 ", "above the verify width 4"),
         ('draft = "Qwen3-8B-eagle3"', "", "draft and a flag '{draft}' go together"),
+        (
+            'algorithm = "none"',
+            'algorithm = "none"\nleft_out = "no"',
+            "has left_out: every profile needs it",
+        ),
         ("batches = [1, 8, 32, 64]", "batches = [1, 128]", "--max-running-requests below the largest batch, 128"),
         ('["--max-running-requests", "64"]', "[]", "has no --max-running-requests"),
         ("prompt_tokens = [512, 2048]", "prompt_tokens = [40000]", "has 40000, server.context_length is 36864"),
