@@ -11,6 +11,7 @@ from selector.core.closedpools import ClosedPool, mean_run
 from selector.core.poolload import Demand, OperatingPoint, PoolCurve, PoolLoad
 from tests.fleets import acceptance_model, specs_of
 
+pytestmark = pytest.mark.interpreted
 QUANTILE = 0.9
 
 

@@ -12,6 +12,7 @@ from selector.core.openpools import Asked, Places, mean_open_run
 from selector.core.poolload import Demand, Mix, OperatingPoint, PoolCurve, PoolLoad
 from tests.fleets import acceptance_model, specs_of
 
+pytestmark = pytest.mark.interpreted
 QUANTILE = 0.9
 CODE = Demand("code", None, 1.0, 500.0, 250.0)
 ROMANSH = Demand("romansh", None, 1.0, 500.0, 250.0)

@@ -16,6 +16,8 @@ from selector.core.poolload import Demand
 from selector.files.policy import load_policy_file
 from tests.fleets import ARMS, ENDED, fleet_view, policy_context, request_view, specs_of
 
+pytestmark = pytest.mark.interpreted
+
 
 class Watched:
     """A policy, and what it did in each decision and at each end: "look" at the load, "begin" and "step" of a plan."""

@@ -259,6 +259,7 @@ def test_the_truth_may_change_with_request_and_time() -> None:
     assert means[True, 0.0] == means[True, 1.0] == 1.0
 
 
+@pytest.mark.interpreted
 def test_a_run_that_cannot_go_on_says_where_it_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ServerModel, "next_event_s", lambda self: None)
     with pytest.raises(SimulationError, match=r"2 requests are in flight \(2 on b0\) and no server"):

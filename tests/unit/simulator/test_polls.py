@@ -14,6 +14,8 @@ from selector.simulator.polls import Polls
 from selector.simulator.server import ServerModel
 from tests.fleets import specs_of
 
+pytestmark = pytest.mark.interpreted
+
 
 class Heard(FleetTracker):
     """What polls told: time, backend, requests waiting."""
