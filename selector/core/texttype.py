@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from selector.core.prompttokens import ascii_chars_for_prompt_tokens, estimate_prompt_tokens
-from selector.core.quickinit import quick_init
+from selector.core.quickinit import quick_init, quick_maker
 from selector.core.requestneeds import needs
 from selector.core.requesttext import RequestText, extract
 from selector.core.sessionkey import session_key
@@ -81,6 +81,9 @@ class TextEstimate:
         return _reasons_for(self.text_type, self.evidence)
 
 
+_make_estimate = quick_maker(TextEstimate)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What spoke for the estimated type, strongest first."""
@@ -100,7 +103,7 @@ def classify(text: RequestText, model: TextModel) -> TextEstimate:
     scored, evidence = scores(text, model)
     found = probabilities(scored, model.temperatures)
     text_type = TEXT_TYPES[found.index(max(found))]
-    return TextEstimate(text_type=text_type, probabilities=found, evidence=tuple(evidence))
+    return _make_estimate(text_type=text_type, probabilities=found, evidence=tuple(evidence))
 
 
 def _reasons_for(text_type: str, evidence: Iterable[Evidence]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from selector.core.requestneeds import needs
 from selector.core.requesttext import extract
 from selector.core.sessionkey import refine_key, session_key
 from selector.core.texttype import classify
-from selector.core.types import TEXT_TYPES, RequestView
+from selector.core.types import TEXT_TYPES, RequestView, make_request_view
 from selector.files.fleet import Fleet
 from selector.files.textmodel import shipped_text_model
 from selector.router.answers import RefusedRequest
@@ -128,7 +128,7 @@ class RequestReader:
             estimate = classify(text, self._text_model)
             text_type, probabilities, reasons = estimate.text_type, estimate.probabilities, estimate.reasons
         max_output_tokens = _max_output_tokens(route, fields)
-        view = RequestView(
+        view = make_request_view(
             request_id=request_id,
             arrival_s=arrival_s,
             prompt_tokens=estimate_prompt_tokens(text),

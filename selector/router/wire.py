@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from selector.core.quickinit import quick_init
+from selector.core.quickinit import quick_init, quick_maker
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -42,6 +42,9 @@ class PlainRequest:
     length: int
     """Bytes of the body."""
     keep_alive: bool
+
+
+_make_plain_request = quick_maker(PlainRequest)
 
 
 def may_become_plain(start: bytes) -> bool:
@@ -76,7 +79,7 @@ def plain_request(head: bytes) -> PlainRequest | None:
             return None
     if length is None:
         return None
-    return PlainRequest(
+    return _make_plain_request(
         path=path.decode("ascii"),
         query=query or b"",
         headers=headers,
