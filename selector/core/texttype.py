@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from selector.core.prompttokens import ascii_chars_for_prompt_tokens, estimate_prompt_tokens
 from selector.core.quickinit import quick_init, quick_maker
@@ -108,7 +109,8 @@ def classify(text: RequestText, model: TextModel) -> TextEstimate:
 
 def _reasons_for(text_type: str, evidence: Iterable[Evidence]) -> tuple[str, ...]:
     spoke = [item for item in evidence if item.text_type == text_type and item.weight > 0]
-    spoke.sort(key=lambda item: -item.weight)
+    if len(spoke) > 1:
+        spoke.sort(key=attrgetter("weight"), reverse=True)
     return tuple([item.reason for item in spoke[:_REASONS]])
 
 

@@ -26,12 +26,14 @@ CLASS_HEADER = "x-slo-class"
 TEXT_TYPE_HEADER = "x-text-type"
 _OWN_HEADERS = frozenset({*TARGET_HEADERS, CLASS_HEADER, TEXT_TYPE_HEADER})
 
-_SGLEXT_FIELDS = (
-    "return_spec_tokens_details",
-    "return_cached_tokens_details",
-    "return_routed_experts",
-    "return_input_ids_in_sglext",
-    "return_output_ids_in_sglext",
+_SGLEXT_FIELDS = frozenset(
+    {
+        "return_spec_tokens_details",
+        "return_cached_tokens_details",
+        "return_routed_experts",
+        "return_input_ids_in_sglext",
+        "return_output_ids_in_sglext",
+    }
 )
 
 _SGLEXT_HEADER_PREFIX = "x-sglext-"
@@ -239,9 +241,8 @@ def _max_output_tokens(route: Route, fields: Mapping[str, Any]) -> int | None:
 
 
 def _wants_sglext(fields: Mapping[str, Any], headers: Mapping[str, str]) -> bool:
-    for name in _SGLEXT_FIELDS:
-        if fields.get(name):
-            return True
+    if not _SGLEXT_FIELDS.isdisjoint(fields) and any(fields.get(name) for name in _SGLEXT_FIELDS):
+        return True
     # One search over all names, since hardly any request has such a header.
     return _SGLEXT_HEADER_PREFIX in "\n".join(headers) and any(
         name.startswith(_SGLEXT_HEADER_PREFIX) for name in headers

@@ -95,7 +95,7 @@ def written_head(first_line: bytes, headers: Iterable[tuple[bytes, bytes]]) -> b
     """
     lines = [first_line, *[b"%b: %b" % header for header in headers], b"\r\n"]
     head = b"\r\n".join(lines)
-    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
+    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or 0 in head:
         raise ValueError("a header holds a line end or a NUL")
     return head
 
