@@ -90,7 +90,7 @@ class StreamObserver:
             self.done = True
             return False
         name = event_name(event)
-        # By `find`: bytes looked for with `in` are first taken for a number, and an error is made and dropped each time.
+        # By `find`: `in` first takes bytes for a number, so that an error is made and dropped each time.
         has_meta = data.find(b'"meta_info"') >= 0
         plain = shows_content = self._shows_content(name, data, has_meta)
         is_first = False
