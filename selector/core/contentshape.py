@@ -6,6 +6,7 @@ import re
 
 HAS_CONTENT = re.compile(rb'"(?:content|text|reasoning_content|arguments|name|delta|partial_json)":\s*"[^"]')
 """Finds a field with generated text in an event; the match ends behind the first character of the text."""
+_CR = ord("\r")
 _PLAIN_TEXT = re.compile(rb'[^"\r\n]+')
 
 
@@ -43,5 +44,5 @@ class ContentShape:
         start = match.end() - 1
         end = event.find(b'"', start)
         # One line of data and one blank line: a line end of another kind could cut events differently.
-        if event.find(b"\n") == len(event) - 2 and b"\r" not in event and event[end - 1 : end] != b"\\":
+        if event.find(b"\n") == len(event) - 2 and _CR not in event and event[end - 1 : end] != b"\\":
             self.before, self.after = event[:start], event[end:]

@@ -22,7 +22,7 @@ from selector.core.prediction import (
 )
 from selector.core.runningload import AcceptLengths, RunningLoad
 from selector.core.stalls import PrefillWork
-from selector.core.types import BackendView, Decision, FleetView, LazyCandidates, RequestView
+from selector.core.types import BackendView, Decision, FleetView, LazyCandidates, RequestView, make_decision
 
 _MOST_PREFILL_FRAC = 0.9
 """Bound of the prefill share: a burst of prompts may take longer than the window it is spread over."""
@@ -223,7 +223,7 @@ class Forecast:
         self._prefill.sent(best.backend, prefill_ms, fleet.now_s)
         self._work.sent(prefill_ms, fleet.now_s)
         candidates = LazyCandidates(lambda: tuple([found.candidate() for found in told()]))
-        return Decision(backend=best.backend, reason=reason, candidates=candidates)
+        return make_decision(backend=best.backend, reason=reason, candidates=candidates)
 
 
 def least_violation(

@@ -31,7 +31,7 @@ from selector.core.stalls import (
     slow_factor,
     with_burst,
 )
-from selector.core.types import BackendView, Candidate, RequestView
+from selector.core.types import BackendView, Candidate, RequestView, make_candidate
 
 _FAULTS = ("no free place", "misses its target", "breaks a running target")
 
@@ -108,7 +108,7 @@ class Prediction(NamedTuple):
 
     def candidate(self) -> Candidate:
         """The prediction as it goes into a decision, with what stands against it in words."""
-        return Candidate(
+        return make_candidate(
             backend=self.backend,
             arm=self.arm,
             feasible=self.feasible,

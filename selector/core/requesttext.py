@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from selector.core.quickinit import quick_init
+from selector.core.quickinit import quick_init, quick_maker
 from selector.core.requestneeds import offered_tools, output_format
 from selector.core.textsample import content_texts, ends, sample, utf8_bytes
 
@@ -87,6 +87,7 @@ class RequestText:
         return not (self.tools or self.output_format or self.text.strip() or self.system.strip())
 
 
+_make_text = quick_maker(RequestText)
 _ROLES = {"developer": "system", "function": "tool"} | {role: role for role in ("system", "user", "assistant", "tool")}
 
 
@@ -137,7 +138,7 @@ def _extract_chat(body: Mapping[str, object], messages: list[object]) -> Request
         (system if role == "system" else dialogue).add(texts, parts_scale)
     tools = offered_tools(body)
     text = sample(dialogue.texts, TEXT_HEAD_CHARS, TEXT_TAIL_CHARS)
-    return RequestText(
+    return _make_text(
         text=text,
         system=sample(system.texts, SYSTEM_HEAD_CHARS, SYSTEM_TAIL_CHARS),
         total_chars=round(scale * (system.chars + dialogue.chars)),
@@ -169,7 +170,7 @@ def _extract_prompt(body: Mapping[str, object], prompt: object) -> RequestText:
             token_ids = round(scale * sum(map(len, id_lists)))
     tools = offered_tools(body)
     text = sample(tally.texts, TEXT_HEAD_CHARS, TEXT_TAIL_CHARS)
-    return RequestText(
+    return _make_text(
         text=text,
         total_chars=round(tally.chars),
         total_bytes=round(tally.byte_count),

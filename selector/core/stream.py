@@ -90,14 +90,15 @@ class StreamObserver:
             self.done = True
             return False
         name = event_name(event)
-        has_meta = b'"meta_info"' in data
+        # By `find`: `in` first takes bytes for a number, so that an error is made and dropped each time.
+        has_meta = data.find(b'"meta_info"') >= 0
         plain = shows_content = self._shows_content(name, data, has_meta)
         is_first = False
         if shows_content:
             self.content(now_s)
             is_first = self.chunks == 1 and self.first_s == now_s
         else:
-            if self.first_s is None and b'"role"' in data and name in (b"", _MESSAGE_START):
+            if self.first_s is None and data.find(b'"role"') >= 0 and name in (b"", _MESSAGE_START):
                 self.first_s = self._last_content_s = now_s
         if self.first_s is not None and _FINISHES.search(data) is not None:
             self.last_s = now_s
@@ -105,10 +106,10 @@ class StreamObserver:
         if has_meta or _HAS_USAGE.search(data) is not None:
             self._count(data, has_meta=has_meta, is_first=is_first)
             plain = False
-        elif b'"error"' in data:
+        elif data.find(b'"error"') >= 0:
             self._report(_parsed(data))
             plain = False
-        if b'"sglext"' in data:
+        if data.find(b'"sglext"') >= 0:
             self._report(_parsed(data))
             plain = False
         if name in _LAST_EVENTS:
@@ -174,14 +175,16 @@ class StreamObserver:
         if not isinstance(parsed, dict):
             return
         for holder in (parsed, parsed.get("response"), parsed.get("message")):
-            if isinstance(holder, dict):
-                self._usage(holder.get("usage"))
-        self._meta(parsed.get("meta_info"))
+            if isinstance(holder, dict) and "usage" in holder:
+                self._usage(holder["usage"])
+        if "meta_info" in parsed:
+            self._meta(parsed["meta_info"])
         choices = parsed.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and isinstance(choice.get("meta_info"), dict):
                 self.spec = spec_counts(choice["meta_info"]) or self.spec
-        self._details(parsed.get("sglext"))
+        if "sglext" in parsed:
+            self._details(parsed["sglext"])
         if "error" in parsed:
             self._error(parsed["error"])
         elif parsed.get("object") == "error":
@@ -191,10 +194,10 @@ class StreamObserver:
         if not isinstance(usage, dict):
             return
         for key in ("completion_tokens", "output_tokens"):
-            if is_count(usage.get(key)):
+            if key in usage and is_count(usage[key]):
                 self.completion_tokens = max(usage[key], self.completion_tokens or 0)
         for key in ("prompt_tokens", "input_tokens"):
-            if is_count(usage.get(key)):
+            if key in usage and is_count(usage[key]):
                 self.prompt_tokens = usage[key]
 
     def _meta(self, meta: object) -> None:

@@ -9,6 +9,7 @@ MAX_EVENT_BYTES = 8 * 1024 * 1024
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LONGEST_END = 4
+_CR = ord("\r")
 
 
 class EventSplitter:
@@ -26,7 +27,7 @@ class EventSplitter:
         search_from = max(0, len(self.pending) - _LONGEST_END + 1)
         pending = self.pending + data if self.pending else data
         events: list[bytes] = []
-        if b"\r" not in pending:
+        if _CR not in pending:
             *whole, rest = pending.split(b"\n\n")
             events = [event + b"\n\n" for event in whole]
         else:

@@ -108,7 +108,8 @@ def probabilities(scores: list[float], temperatures: tuple[float, ...]) -> tuple
     """Softmax of scores divided by the temperature of the highest; sums to 1."""
     top = max(scores)
     temperature = temperatures[scores.index(top)]
-    weights = [math.exp((score - top) / temperature) for score in scores]
+    exp = math.exp
+    weights = [exp((score - top) / temperature) for score in scores]
     total = math.fsum(weights)
     return tuple([weight / total for weight in weights])
 

@@ -22,9 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from selector.core.prompttokens import ascii_chars_for_prompt_tokens, estimate_prompt_tokens
-from selector.core.quickinit import quick_init
+from selector.core.quickinit import quick_init, quick_maker
 from selector.core.requestneeds import needs
 from selector.core.requesttext import RequestText, extract
 from selector.core.sessionkey import session_key
@@ -81,6 +82,9 @@ class TextEstimate:
         return _reasons_for(self.text_type, self.evidence)
 
 
+_make_estimate = quick_maker(TextEstimate)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What spoke for the estimated type, strongest first."""
@@ -100,12 +104,13 @@ def classify(text: RequestText, model: TextModel) -> TextEstimate:
     scored, evidence = scores(text, model)
     found = probabilities(scored, model.temperatures)
     text_type = TEXT_TYPES[found.index(max(found))]
-    return TextEstimate(text_type=text_type, probabilities=found, evidence=tuple(evidence))
+    return _make_estimate(text_type=text_type, probabilities=found, evidence=tuple(evidence))
 
 
 def _reasons_for(text_type: str, evidence: Iterable[Evidence]) -> tuple[str, ...]:
     spoke = [item for item in evidence if item.text_type == text_type and item.weight > 0]
-    spoke.sort(key=lambda item: -item.weight)
+    if len(spoke) > 1:
+        spoke.sort(key=attrgetter("weight"), reverse=True)
     return tuple([item.reason for item in spoke[:_REASONS]])
 
 

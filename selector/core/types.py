@@ -240,8 +240,7 @@ class Decision:
         """The decision with its candidates worked out: what is logged or kept."""
         if isinstance(self.candidates, tuple):
             return self
-        # By name: every decision of a router comes here, and `replace` costs several times as much.
-        return Decision(
+        return make_decision(
             backend=self.backend, reason=self.reason, candidates=tuple(self.candidates), settings=self.settings
         )
 
@@ -295,6 +294,8 @@ class Outcome:
 
 # For who makes one for every request.
 make_request_view = quick_maker(RequestView)
+make_candidate = quick_maker(Candidate)
+make_decision = quick_maker(Decision)
 make_backend_view = quick_maker(BackendView)
 make_fleet_view = quick_maker(FleetView)
 make_outcome = quick_maker(Outcome)

@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from selector.core.quickinit import quick_init
+from selector.core.quickinit import quick_init, quick_maker
 from selector.core.speccounts import SpecCounts
 from selector.router.enginefields import engine_fields, fields_with
 from selector.router.request import ClientRequest
@@ -61,6 +61,9 @@ class Additions:
         return event if chunk is None or chunk.get("choices") != [] else with_drafts(event, spec)
 
 
+_make_additions = quick_maker(Additions)
+
+
 def additions_for(
     request: ClientRequest, *, spec_details: bool, usage_by_default: bool, takes_tbt_target: bool = False
 ) -> Additions:
@@ -68,7 +71,7 @@ def additions_for(
     counts = request.route.counts_on_request
     # Options of a wrong type are for the server to refuse.
     can_ask = request.fields.get("stream_options") is None or isinstance(request.fields["stream_options"], dict)
-    return Additions(
+    return _make_additions(
         rid=request.needs_rid,
         usage=counts and request.streams and can_ask and not request.wants_usage and not usage_by_default,
         spec_details=counts and spec_details and not request.wants_sglext,

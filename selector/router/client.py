@@ -88,10 +88,7 @@ class Client(Protocol):
 
 def header_texts(headers: Headers) -> Mapping[str, str]:
     """Headers by name; of several of one name the first."""
-    texts: dict[str, str] = {}
-    for name, value in headers:
-        texts.setdefault(name.decode("latin-1"), value.decode("latin-1"))
-    return texts
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(headers)}
 
 
 class AsgiClient:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from selector.core.speccounts import SpecCounts
 from selector.core.stream import StreamObserver
-from selector.core.types import Finish, Outcome, RequestView
+from selector.core.types import Finish, Outcome, RequestView, make_outcome
 from selector.router.headers import decision_headers
 from selector.router.request import ClientRequest
 
@@ -34,7 +34,7 @@ class Flight:
     def outcome(self, view: RequestView, finish: Finish, now_s: float, spec: SpecCounts | None) -> Outcome:
         """How the request went that the policy saw as `view`; `spec` is what of its speculation can be believed."""
         seen = self.observer
-        return Outcome(
+        return make_outcome(
             request_id=view.request_id,
             backend=self.backend,
             arm=self.arm,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from selector.files.security import Security
 from selector.router.wire import Headers
@@ -70,10 +71,16 @@ def response_headers(headers: Headers) -> Headers:
 
 def decision_headers(rid: str, arm: str, backend: str, reason: str, predicted_tbt_ms: float | None) -> Headers:
     """Where a request went and why, and by which name `/explain` says more."""
-    headers = [(_ARM, _line(arm)), (_BACKEND, _line(backend)), (_REASON, _line(reason)), (_RID, _line(rid))]
+    headers = [*_place_headers(arm, backend), (_REASON, _line(reason)), (_RID, _line(rid))]
     if predicted_tbt_ms is not None:
         headers.append((_PREDICTED_TBT_MS, b"%.3f" % predicted_tbt_ms))
     return headers
+
+
+@lru_cache(maxsize=1_024)
+def _place_headers(arm: str, backend: str) -> Headers:
+    """Few backends are named in all answers. Nobody may change the list."""
+    return [(_ARM, _line(arm)), (_BACKEND, _line(backend))]
 
 
 def _end_to_end(headers: Headers, dropped: frozenset[bytes], prefixes: tuple[bytes, ...]) -> Headers:

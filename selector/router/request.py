@@ -14,7 +14,7 @@ from selector.core.requestneeds import needs
 from selector.core.requesttext import extract
 from selector.core.sessionkey import refine_key, session_key
 from selector.core.texttype import classify
-from selector.core.types import TEXT_TYPES, RequestView
+from selector.core.types import TEXT_TYPES, RequestView, make_request_view
 from selector.files.fleet import Fleet
 from selector.files.textmodel import shipped_text_model
 from selector.router.answers import RefusedRequest
@@ -26,12 +26,14 @@ CLASS_HEADER = "x-slo-class"
 TEXT_TYPE_HEADER = "x-text-type"
 _OWN_HEADERS = frozenset({*TARGET_HEADERS, CLASS_HEADER, TEXT_TYPE_HEADER})
 
-_SGLEXT_FIELDS = (
-    "return_spec_tokens_details",
-    "return_cached_tokens_details",
-    "return_routed_experts",
-    "return_input_ids_in_sglext",
-    "return_output_ids_in_sglext",
+_SGLEXT_FIELDS = frozenset(
+    {
+        "return_spec_tokens_details",
+        "return_cached_tokens_details",
+        "return_routed_experts",
+        "return_input_ids_in_sglext",
+        "return_output_ids_in_sglext",
+    }
 )
 
 _SGLEXT_HEADER_PREFIX = "x-sglext-"
@@ -128,7 +130,7 @@ class RequestReader:
             estimate = classify(text, self._text_model)
             text_type, probabilities, reasons = estimate.text_type, estimate.probabilities, estimate.reasons
         max_output_tokens = _max_output_tokens(route, fields)
-        view = RequestView(
+        view = make_request_view(
             request_id=request_id,
             arrival_s=arrival_s,
             prompt_tokens=estimate_prompt_tokens(text),
@@ -239,9 +241,8 @@ def _max_output_tokens(route: Route, fields: Mapping[str, Any]) -> int | None:
 
 
 def _wants_sglext(fields: Mapping[str, Any], headers: Mapping[str, str]) -> bool:
-    for name in _SGLEXT_FIELDS:
-        if fields.get(name):
-            return True
+    if not _SGLEXT_FIELDS.isdisjoint(fields) and any(fields.get(name) for name in _SGLEXT_FIELDS):
+        return True
     # One search over all names, since hardly any request has such a header.
     return _SGLEXT_HEADER_PREFIX in "\n".join(headers) and any(
         name.startswith(_SGLEXT_HEADER_PREFIX) for name in headers

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from selector.core.quickinit import quick_init
+from selector.core.quickinit import quick_init, quick_maker
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -42,6 +42,9 @@ class PlainRequest:
     length: int
     """Bytes of the body."""
     keep_alive: bool
+
+
+_make_plain_request = quick_maker(PlainRequest)
 
 
 def may_become_plain(start: bytes) -> bool:
@@ -76,7 +79,7 @@ def plain_request(head: bytes) -> PlainRequest | None:
             return None
     if length is None:
         return None
-    return PlainRequest(
+    return _make_plain_request(
         path=path.decode("ascii"),
         query=query or b"",
         headers=headers,
@@ -92,7 +95,7 @@ def written_head(first_line: bytes, headers: Iterable[tuple[bytes, bytes]]) -> b
     """
     lines = [first_line, *[b"%b: %b" % header for header in headers], b"\r\n"]
     head = b"\r\n".join(lines)
-    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
+    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or 0 in head:
         raise ValueError("a header holds a line end or a NUL")
     return head
 
