@@ -78,9 +78,9 @@ def decision_headers(rid: str, arm: str, backend: str, reason: str, predicted_tb
 
 
 @lru_cache(maxsize=1_024)
-def _place_headers(arm: str, backend: str) -> Headers:
-    """Few backends are named in all answers. Nobody may change the list."""
-    return [(_ARM, _line(arm)), (_BACKEND, _line(backend))]
+def _place_headers(arm: str, backend: str) -> tuple[tuple[bytes, bytes], ...]:
+    """Few backends are named in all answers."""
+    return (_ARM, _line(arm)), (_BACKEND, _line(backend))
 
 
 def _end_to_end(headers: Headers, dropped: frozenset[bytes], prefixes: tuple[bytes, ...]) -> Headers:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from selector.files.security import Security
-from selector.router.headers import Passing, response_headers
+from selector.router.client import header_texts
+from selector.router.headers import Passing, decision_headers, response_headers
 from selector.router.wire import Headers
 
 SPOOFED: Headers = [
@@ -89,3 +90,21 @@ def test_a_client_s_key_goes_on_where_it_is_meant_for_the_backend(
 
 def test_a_backend_cannot_speak_for_the_router() -> None:
     assert response_headers([(b"x-drafter-selector-arm", b"spoofed"), *KEPT, *HOP_BY_HOP]) == KEPT
+
+
+def test_of_several_headers_of_one_name_the_first_counts() -> None:
+    assert header_texts([(b"x-slo-class", b"chat"), (b"accept", b"*/*"), (b"x-slo-class", b"batch")]) == {
+        "x-slo-class": "chat",
+        "accept": "*/*",
+    }
+
+
+def test_what_is_kept_of_a_place_is_in_no_other_answer() -> None:
+    told = decision_headers("r1", "none", "b0", "planned", 12.5)
+    told.append((b"x-other", b"1"))
+    assert decision_headers("r2", "none", "b0", "overflow", None) == [
+        (b"x-drafter-selector-arm", b"none"),
+        (b"x-drafter-selector-backend", b"b0"),
+        (b"x-drafter-selector-reason", b"overflow"),
+        (b"x-drafter-selector-rid", b"r2"),
+    ]
