@@ -19,7 +19,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BASE_PYTHON: str = getattr(sys, "_base_executable", sys.executable)
 """The Python that the environment of this run was made with."""
-COMMANDS = ("scripts/demo", "scripts/test", "scripts/check", "scripts/check_deploy", "scripts/bench", ".ci/run")
+COMMANDS = (
+    "scripts/demo",
+    "scripts/test",
+    "scripts/test_compiled",
+    "scripts/check",
+    "scripts/check_deploy",
+    "scripts/bench",
+    ".ci/run",
+)
 
 SCRIPT = """\
 #!/bin/bash
