@@ -84,7 +84,7 @@ def show_accepted(name: str, config_file: Path) -> None:
 def _has_new_arms(config: SweepConfig, existing: Path) -> bool:
     """Whether some arm of the sweep is not in the profile yet; those that are keep the accept lengths they have."""
     known = load_profile(str(existing)).arms if existing.exists() else {}
-    return any(arm.name not in known for arm in config.arms)
+    return any(arm.name not in known for arm in config.profiled_arms)
 
 
 def _is_published(config: SweepConfig) -> bool:

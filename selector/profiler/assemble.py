@@ -54,9 +54,7 @@ def assemble(
     idle = _idle(cells, base, provenance)
     prefill = _prefill(cells, base, provenance)
     arms: dict[str, Arm] = {}
-    for arm in config.arms:
-        if arm.left_out is not None:
-            continue
+    for arm in config.profiled_arms:
         merged = merged_cells(cells, arm.name, "main", config.decode.method)
         if merged:
             key = f"sweep-{arm.name}"

@@ -323,6 +323,11 @@ class SweepConfig(FileModel):
         """Where a server of the arm runs already; `None` if it is to be started."""
         return arm.url or self.server.url
 
+    @property
+    def profiled_arms(self) -> tuple[SweepArm, ...]:
+        """Arms that a profile of the sweep has once they are measured."""
+        return tuple([arm for arm in self.arms if arm.left_out is None])
+
     def arm(self, name: str) -> SweepArm:
         """The arm of that name. Raises `KeyError`."""
         for arm in self.arms:

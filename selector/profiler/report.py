@@ -24,7 +24,7 @@ def sweep_report(cells: Sequence[Cell], config: SweepConfig, profile: Profile, c
     errors = [error for report in arms.values() for error in report["leave_one_out"]]
     return {
         "arms": arms,
-        "arms_not_measured": [arm.name for arm in config.arms if arm.left_out is None and arm.name not in profile.arms],
+        "arms_not_measured": [arm.name for arm in config.profiled_arms if arm.name not in profile.arms],
         "arms_left_out": {arm.name: arm.left_out for arm in config.arms if arm.left_out is not None},
         "repeat_spread": {name: summary([spread[name] for spread in spreads]) for name in ("step_ms", "step_j")},
         "leave_one_out": {
